@@ -1,0 +1,62 @@
+# Two commands do everything on a fresh machine with Python 3.11 and make: `make book` and `make test`.
+PYTHON ?= python3.11
+VENV ?= .venv
+ENGINES ?= .engines
+# PyTorch's own index of small CPU builds, for machines whose package index serves the CUDA build:
+#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+# Chapters to run, all by default: make book CHAPTERS="02 03"
+CHAPTERS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+STAMP := $(VENV)/.setup-done
+
+.DEFAULT_GOAL := help
+.PHONY: help setup book test lint lab specimen bench lock clean
+
+help:  ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## the environment: pinned packages, real SGLang in two releases, this library
+
+$(STAMP): requirements/torch.txt requirements/lock.txt requirements/engines.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or say make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11, for which the lock is made"; exit 1; }
+	@echo "setup: creating $(VENV) (about two minutes)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -r requirements/torch.txt
+	$(PIP) install --no-deps -r requirements/lock.txt
+	@grep -v '^#' requirements/engines.txt | while read -r pin; do \
+	  dir="$(ENGINES)/$$(echo "$$pin" | sed 's/==/-/')"; \
+	  [ -d "$$dir" ] || { echo "setup: $$pin into $$dir"; $(PIP) install --no-deps --target "$$dir" "$$pin" || exit 1; }; \
+	done
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+book: $(STAMP)  ## run the chapters, check their claims, render the book
+	$(BIN)/python -m eagle3lab.book $(CHAPTERS)
+	$(BIN)/python -m eagle3lab.book.render
+
+test: $(STAMP) lint  ## lint, types and all tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+lab: $(STAMP)  ## JupyterLab on the notebooks
+	$(BIN)/jupyter lab --notebook-dir=. notebooks
+
+specimen: $(STAMP)  ## train the specimen's target and drafter again
+	$(BIN)/python -m eagle3lab.specimen
+
+bench: $(STAMP)  ## the README's figures, as ratios
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+lock:  ## remake requirements/lock.txt from requirements/*.in and pyproject.toml
+	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) sh requirements/make-lock.sh
+
+clean:  ## remove what the commands made, the environment excepted
+	rm -rf _build .mypy_cache .ruff_cache .pytest_cache

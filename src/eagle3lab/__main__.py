@@ -1,0 +1,5 @@
+"""`python -m eagle3lab`."""
+
+from eagle3lab.cli import main
+
+main()

@@ -1,0 +1,12 @@
+"""What is on disk: files and shards, config dialects, tensor headers, values, statistics, and who wrote it.
+
+`open_checkpoint` is the way in; it reads headers only and imports neither numpy nor torch. Values and
+judgements are in `eagle3lab.checkpoint.statistics`, `.training_state` and `.provenance`.
+"""
+
+from eagle3lab.checkpoint.config import DrafterConfig
+from eagle3lab.checkpoint.files import FileSet, IgnoredFile
+from eagle3lab.checkpoint.store import Checkpoint, open_checkpoint
+from eagle3lab.checkpoint.tensors import TensorInfo
+
+__all__ = ["Checkpoint", "DrafterConfig", "FileSet", "IgnoredFile", "TensorInfo", "open_checkpoint"]

@@ -1,0 +1,73 @@
+"""`eagle3lab load-plan`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_WIDTH_WITHOUT_TERMINAL = 180
+
+
+class Format(StrEnum):
+    """How the plan is printed."""
+
+    text = "text"
+    json = "json"
+
+
+def load_plan(
+    drafter: Annotated[Path, typer.Argument(help="Folder of the drafter's checkpoint.", show_default=False)],
+    engine: Annotated[str, typer.Option(help="sglang==X.Y.Z, installed, or the path of a source tree.")] = "installed",
+    tp: Annotated[int, typer.Option(min=1, help="Number of tensor-parallel ranks.")] = 1,
+    rank: Annotated[int, typer.Option(min=0, help="Which of them, from 0.")] = 0,
+    ground_truth: Annotated[
+        bool,
+        typer.Option(
+            "--ground-truth", help="Also run the release's own loader, and compare (takes seconds)."
+        ),
+    ] = False,
+    format: Annotated[Format, typer.Option(help="A table for people, or JSON.")] = Format.text,
+) -> None:
+    """What an engine release loads of a drafter, tensor by tensor, and what it leaves as it was initialised."""
+    from eagle3lab.checkpoint import open_checkpoint
+    from eagle3lab.engines import resolve_engine, simulate_load
+
+    facts = resolve_engine(engine)
+    checkpoint = open_checkpoint(drafter)
+    plan = simulate_load(checkpoint, facts, tp, rank)
+    real, disagreements = None, []
+    if ground_truth:
+        from eagle3lab.engines.ground_truth import real_load
+        from eagle3lab.engines.loading import differences
+
+        real = real_load(checkpoint, facts, tp, rank)
+        disagreements = differences(plan, real)
+    if format is Format.json:
+        import json
+
+        report = plan.to_dict()
+        if real is not None:
+            report |= {"ground_truth": real.to_dict(), "differences": disagreements}
+        typer.echo(json.dumps(report, indent=2))
+        return
+
+    import os
+    import sys
+
+    from rich.console import Console
+
+    from eagle3lab.engines.loading.tables import plan_tables
+
+    # Where there is no terminal to ask, wide enough that names are not cut.
+    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(highlight=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+    for drawn in plan_tables(plan):
+        console.print(drawn)
+    if real is not None:
+        verdict = "something else:" if disagreements else "exactly this."
+        console.print(f"Ground truth: {facts.spec}'s own loader did {verdict}")
+        for line in disagreements:
+            console.print(line, markup=False)

@@ -1,0 +1,162 @@
+"""The release's process: started once, kept, asked in JSON lines, and gone with its children when we are."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from eagle3lab.engines.facts import EngineFacts
+from eagle3lab.engines.ground_truth.locate import find_installation
+from eagle3lab.errors import Eagle3labError, InputError
+
+START_TIMEOUT_S = 300.0
+REQUEST_TIMEOUT_S = 600.0
+_WORKER = Path(__file__).with_name("worker.py")
+_TAIL = 4000
+
+
+class EngineProcessError(Eagle3labError):
+    """The release's own code failed in a way that is not part of loading a checkpoint."""
+
+
+class EngineProcess:
+    """A process in which one release is imported.
+
+    Args:
+        engine: The release.
+
+    Raises:
+        InputError: The release or torch is not on this machine.
+        EngineProcessError: It does not start.
+    """
+
+    def __init__(self, engine: EngineFacts) -> None:
+        if find_spec("torch") is None:
+            raise InputError(
+                "torch is not installed, so the engine's own loader cannot be run",
+                advice="Run `make setup` in the project.",
+            )
+        self._engine = engine
+        self._folder = find_installation(engine).folder
+        self._lock = threading.Lock()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+        self._process = subprocess.Popen(
+            [sys.executable, str(_WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=self._environment(),
+            start_new_session=True,
+        )
+        self._buffer = b""
+        ready = self._read_line(START_TIMEOUT_S)
+        if ready.get("ready") != engine.release:
+            self.close()
+            raise EngineProcessError(f"{engine.spec} was asked for, but {ready.get('ready')} was imported")
+
+    def ask(self, request: dict[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, Any]:
+        """Send one request and wait for its reply.
+
+        Raises:
+            EngineProcessError: No reply in time, or the process failed.
+        """
+        assert self._process.stdin is not None
+        with self._lock:
+            try:
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                raise self._failure("has stopped") from None
+            reply = self._read_line(timeout_s)
+        if "failure" in reply:
+            raise self._failure(f"failed: {reply['failure']}\n{reply.get('traceback', '')}")
+        return reply
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Kill the process and its children."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def _environment(self) -> dict[str, str]:
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",  # loading is watched on the CPU, whatever the machine has
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "TORCHDYNAMO_DISABLE": "1",
+            "SGLANG_USE_MESSAGE_QUEUE_BROADCASTER": "false",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        # With it set, the release takes its CPU engine's paths through the weight loaders, not a GPU's.
+        environment.pop("SGLANG_USE_CPU_ENGINE", None)
+        if self._folder is not None:
+            paths = [str(self._folder), environment.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        return environment
+
+    def _read_line(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                failure = self._failure(f"gave no answer within {timeout_s:.0f} s")
+                self.close()
+                raise failure
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                raise self._failure("has stopped")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _failure(self, what: str) -> EngineProcessError:
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - _TAIL))
+        tail = self._stderr.read().decode(errors="replace").strip()
+        return EngineProcessError(
+            f"the process of {self._engine.spec} {what}" + (f"\n{tail}" if tail else "")
+        )
+
+
+_PROCESSES: dict[str, EngineProcess] = {}
+
+
+def engine_process(engine: EngineFacts) -> EngineProcess:
+    """The process of this release, started at the first call."""
+    process = _PROCESSES.get(engine.spec)
+    if process is None or not process.alive:
+        process = _PROCESSES[engine.spec] = EngineProcess(engine)
+    return process
+
+
+@atexit.register
+def close_all() -> None:
+    """End every process that was started here."""
+    while _PROCESSES:
+        _PROCESSES.popitem()[1].close()

@@ -1,0 +1,152 @@
+"""The load as it really happens: the release's own class and loader, asked what each tensor did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eagle3lab.engines.facts import EngineFacts
+from eagle3lab.engines.ground_truth.process import engine_process
+from eagle3lab.engines.loading.names import route
+from eagle3lab.engines.loading.plan import (
+    ConstructionError,
+    LoadPlan,
+    ParameterPlan,
+    Slice,
+    Status,
+    TensorPlan,
+    differences,
+)
+from eagle3lab.engines.loading.settings import Settings, engine_config
+from eagle3lab.engines.loading.simulate import HOT_TOKEN_ID, check_request, simulate_load
+from eagle3lab.engines.loading.words import config_notes, replacement
+
+if TYPE_CHECKING:
+    from eagle3lab.checkpoint import Checkpoint, DrafterConfig, TensorInfo
+
+
+def real_load(checkpoint: Checkpoint, engine: EngineFacts, tp_size: int = 1, tp_rank: int = 0) -> LoadPlan:
+    """What rank `tp_rank` of `tp_size` of this release really makes of `checkpoint`.
+
+    Its drafter class is built from the checkpoint's config and its `load_weights` is given every tensor, each
+    alone and then all in order, on this machine's CPU. The tensors hold probe values of the checkpoint's dtypes
+    and shapes, because loading moves values without looking at them. The first call for a release takes seconds.
+
+    Raises:
+        InputError: The config cannot be read, or the release is not on this machine.
+        EngineProcessError: The release's code failed otherwise than by refusing a config or a tensor.
+    """
+    return real(checkpoint.config, checkpoint.contents.offered, engine, tp_size, tp_rank)
+
+
+def real(
+    config: DrafterConfig,
+    tensors: Iterable[TensorInfo],
+    engine: EngineFacts,
+    tp_size: int = 1,
+    tp_rank: int = 0,
+) -> LoadPlan:
+    """The same from a config and tensor headers, in the order they are offered."""
+    check_request(config, engine, tp_size, tp_rank)
+    offered = list(tensors)
+    reply = engine_process(engine).ask(
+        {
+            "tp_size": tp_size,
+            "tp_rank": tp_rank,
+            "module": engine.drafter.module,
+            "class": engine.drafter.name,
+            "config": engine_config(config, engine),
+            "config_checked": engine.config_checked,
+            "tensors": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in offered],
+        }
+    )
+    settings = Settings(engine_config(config, engine), engine)
+    error = reply.get("construction_error")
+    answers = [] if error else reply["tensors"]
+    parameters = {entry["name"] for entry in reply.get("parameters", ())}
+    plans = [
+        _tensor_plan(tensor.name, answer, engine, parameters)
+        for tensor, answer in zip(offered, answers, strict=False)
+    ]
+    reason = "the drafter could not be built" if error else "loading had stopped"
+    unreached = [TensorPlan(t.name, "not reached", None, (), reason) for t in offered[len(plans) :]]
+    return LoadPlan(
+        engine=engine.spec,
+        drafter_class=engine.drafter.name,
+        tp_size=tp_size,
+        tp_rank=tp_rank,
+        tensors=(*plans, *unreached),
+        parameters=tuple(
+            _parameter_plan(entry, settings, reply["head_from_target"])
+            for entry in reply.get("parameters", ())
+        ),
+        construction_error=None if error is None else ConstructionError(error["type"], error["message"]),
+        notes=(*config_notes(config, engine), "Seen: the release's own loader ran on this machine's CPU."),
+    )
+
+
+def _tensor_plan(name: str, answer: dict[str, Any], engine: EngineFacts, parameters: set[str]) -> TensorPlan:
+    # A tensor skipped by its name and one dropped look the same from outside; so does the parameter that a
+    # refused tensor was meant for. The release's name rules tell them apart.
+    way = route(name, engine.names, parameters)
+    if answer["outcome"] == "rejected":
+        reason = ": ".join(filter(None, (answer["exception"], answer["message"])))
+        parameter = HOT_TOKEN_ID if way.special else way.parameter
+        return TensorPlan(name, "rejected", parameter, (), reason, answer["exception"])
+    if answer["outcome"] == "special":
+        shape = answer["shape"]
+        return TensorPlan(name, "special", HOT_TOKEN_ID, (), f"hot_token_id was set, shape {shape}")
+    if answer["outcome"] == "nothing":
+        if way.special is not None:
+            return TensorPlan(name, "special", None, (), "nothing changed; skipped by its name")
+        return TensorPlan(name, "dropped", None, (), "nothing changed, nothing was said")
+    (reached,) = answer["reached"]
+    slices = tuple(
+        Slice(**{key: (value[0], value[1]) for key, value in part.items()}) for part in reached["slices"]
+    )
+    return TensorPlan(name, "loaded", reached["parameter"], slices, "its values were found in the parameter")
+
+
+def _parameter_plan(entry: dict[str, Any], settings: Settings, head_from_target: bool) -> ParameterPlan:
+    name, shape = entry["name"], tuple(entry["shape"])
+    written, elements = entry["written"], entry["elements"]
+    status: Status = "partly loaded"
+    if written == 0:
+        status = "left as initialised"
+    elif written == elements:
+        status = "loaded"
+    reason = f"{written} of {elements} elements were written"
+    heads = {fact.parameter for fact in settings.engine.from_target if fact.when_null is not None}
+    if head_from_target and name in heads:
+        status = "taken from target"
+    return ParameterPlan(name, shape, status, reason, replacement(settings, name) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """The simulated and the real load of one checkpoint.
+
+    Attributes:
+        simulated: What `simulate_load` says.
+        real: What happened.
+        differences: Where they disagree, one line each; empty when they do not.
+    """
+
+    simulated: LoadPlan
+    real: LoadPlan
+    differences: tuple[str, ...]
+
+
+def simulated_beside_real(
+    checkpoint: Checkpoint, engine: EngineFacts, tp_size: int = 1, tp_rank: int = 0
+) -> SideBySide:
+    """Both loads of `checkpoint` and where they differ.
+
+    Raises:
+        InputError: As `simulate_load` and `real_load`.
+        EngineProcessError: As `real_load`.
+    """
+    simulated = simulate_load(checkpoint, engine, tp_size, tp_rank)
+    happened = real_load(checkpoint, engine, tp_size, tp_rank)
+    return SideBySide(simulated, happened, tuple(differences(simulated, happened)))

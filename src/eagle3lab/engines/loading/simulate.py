@@ -1,0 +1,196 @@
+"""The load, simulated: names, shapes and config in, what reaches which parameter out. No data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from eagle3lab.engines.facts import EngineFacts
+from eagle3lab.engines.loading.construction import construction_error
+from eagle3lab.engines.loading.layout import LocalParameter, local_parameters
+from eagle3lab.engines.loading.names import Route, route
+from eagle3lab.engines.loading.place import Rejection, broadcast, place
+from eagle3lab.engines.loading.plan import LoadPlan, ParameterPlan, Range, Status, TensorPlan
+from eagle3lab.engines.loading.settings import Settings, engine_config
+from eagle3lab.engines.loading.words import (
+    config_notes,
+    loaded_reason,
+    parameter_reason,
+    replacement,
+    unmatched_reason,
+)
+from eagle3lab.errors import InputError
+from eagle3lab.text import printable
+
+if TYPE_CHECKING:
+    from eagle3lab.checkpoint import Checkpoint, DrafterConfig, TensorInfo
+
+HOT_TOKEN_ID = "hot_token_id"
+
+
+def simulate_load(
+    checkpoint: Checkpoint, engine: EngineFacts, tp_size: int = 1, tp_rank: int = 0
+) -> LoadPlan:
+    """What rank `tp_rank` of `tp_size` of this release makes of `checkpoint`.
+
+    Raises:
+        InputError: The config cannot be read, names a drafter class that is not described, or the rank does
+            not exist.
+    """
+    try:
+        return simulate(checkpoint.config, checkpoint.contents.offered, engine, tp_size, tp_rank)
+    except InputError as error:
+        if error.path is None:
+            raise InputError(
+                error.problem, path=checkpoint.path, tensor=error.tensor, advice=error.advice
+            ) from None
+        raise
+
+
+def simulate(
+    config: DrafterConfig,
+    tensors: Iterable[TensorInfo],
+    engine: EngineFacts,
+    tp_size: int = 1,
+    tp_rank: int = 0,
+) -> LoadPlan:
+    """The same from a config and tensor headers, the tensors in the order the engine is offered them."""
+    check_request(config, engine, tp_size, tp_rank)
+    settings = Settings(engine_config(config, engine), engine)
+    notes = (*engine.notes, *config_notes(config, engine), *settings.notes())
+    plan = LoadPlan(engine.spec, engine.drafter.name, tp_size, tp_rank, (), (), notes=notes)
+    error = construction_error(settings, tp_size)
+    if error is not None:
+        reason = "the drafter could not be built"
+        unreached = tuple(TensorPlan(t.name, "not reached", None, (), reason) for t in tensors)
+        return replace(plan, tensors=unreached, construction_error=error)
+    load = _Load(settings, local_parameters(settings, tp_size, tp_rank))
+    for tensor in tensors:
+        load.offer(tensor)
+    return replace(plan, tensors=load.tensor_plans(), parameters=load.parameter_plans())
+
+
+def check_request(config: DrafterConfig, engine: EngineFacts, tp_size: int, tp_rank: int) -> None:
+    """Refuse ranks that do not exist and drafters that this release serves with a class not described here.
+
+    Raises:
+        InputError: Either is so.
+    """
+    if tp_size < 1 or not 0 <= tp_rank < tp_size:
+        raise InputError(f"there is no rank {tp_rank} of {tp_size}", advice="Ranks count from 0.")
+    other = set(config.architectures) & set(engine.drafter.other_architectures)
+    if other:
+        raise InputError(
+            f"{engine.spec} loads the architecture {printable(min(other))} with a class of its own, "
+            "which eagle3lab does not describe",
+            advice=f"Only {engine.drafter.name} can be simulated.",
+        )
+
+
+class _Load:
+    """A load in progress: which rows of which parameter have been written, and by what."""
+
+    def __init__(self, settings: Settings, parameters: Mapping[str, LocalParameter]) -> None:
+        self._settings = settings
+        self._engine = settings.engine
+        self._parameters = parameters
+        self._on = {name for name in settings.engine.switches if settings.switch(name)}
+        self._ranges: dict[str, list[Range]] = {}
+        self._plans: list[TensorPlan] = []
+        self._last_writer: dict[tuple[str, Range], int] = {}
+        self._stopped_at: str | None = None
+
+    def offer(self, tensor: TensorInfo) -> None:
+        """The engine's loop sees one more tensor."""
+        if self._stopped_at is not None:
+            reason = f"loading stopped at {printable(self._stopped_at)}"
+            self._plans.append(TensorPlan(tensor.name, "not reached", None, (), reason))
+            return
+        way = route(tensor.name, self._engine.names, self._parameters, self._on)
+        try:
+            self._plans.append(self._special(tensor, way) or self._weight(tensor, way))
+        except Rejection as rejection:
+            if way.parameter is not None:
+                self._ranges.setdefault(way.parameter, []).extend(rejection.written)
+            self._stopped_at = tensor.name
+            reason = ": ".join(filter(None, (rejection.exception, rejection.message)))
+            self._plans.append(
+                TensorPlan(
+                    tensor.name,
+                    "rejected",
+                    HOT_TOKEN_ID if way.special else way.parameter,
+                    (),
+                    f"{reason} (shape {list(tensor.shape)}); the engine stops here",
+                    rejection.exception,
+                )
+            )
+
+    def _special(self, tensor: TensorInfo, way: Route) -> TensorPlan | None:
+        if way.special is None:
+            return None
+        if way.special.effect == "skipped":
+            reason = f"skipped: the name contains {way.special.contains}"
+            return TensorPlan(tensor.name, "special", None, (), reason)
+        if not tensor.shape:
+            raise Rejection("IndexError", "tuple index out of range")
+        broadcast(tensor.shape, tensor.shape[:1])
+        if tensor.dtype.startswith("F8") or tensor.dtype in ("U16", "U32", "U64"):
+            raise Rejection("RuntimeError", f"Promotion for {tensor.dtype} is not supported")
+        reason = f"hot_token_id = {printable(tensor.name)} + arange({tensor.shape[0]}): read as offsets"
+        self._overwrite(HOT_TOKEN_ID, (0, 0), tensor.name)
+        return TensorPlan(tensor.name, "special", HOT_TOKEN_ID, (), reason)
+
+    def _weight(self, tensor: TensorInfo, way: Route) -> TensorPlan:
+        if way.exception is not None:
+            raise Rejection(way.exception, repr(printable(way.renamed)))
+        if way.parameter is None:
+            reason = unmatched_reason(self._engine.names, way)
+            return TensorPlan(tensor.name, "dropped", None, (), reason)
+        parameter = self._parameters[way.parameter]
+        shard = None if way.stacked is None else way.stacked.shard
+        placement = place(parameter, shard, tensor.shape, self._engine.zero_filled)
+        self._ranges.setdefault(parameter.name, []).extend(placement.written)
+        for rows in placement.written:
+            self._overwrite(parameter.name, rows, tensor.name)
+        reason = loaded_reason(parameter, shard, tensor.shape, placement)
+        return TensorPlan(tensor.name, "loaded", parameter.name, placement.slices, reason)
+
+    def _overwrite(self, parameter: str, rows: Range, name: str) -> None:
+        """Remember who wrote these rows, and tell the one who wrote them before."""
+        before = self._last_writer.get((parameter, rows))
+        if before is not None:
+            plan = self._plans[before]
+            said = f"{plan.reason}; overwritten later by {printable(name)}"
+            self._plans[before] = replace(plan, reason=said)
+        self._last_writer[parameter, rows] = len(self._plans)
+
+    def tensor_plans(self) -> tuple[TensorPlan, ...]:
+        """What became of each tensor."""
+        return tuple(self._plans)
+
+    def parameter_plans(self) -> tuple[ParameterPlan, ...]:
+        """What is in each parameter."""
+        return tuple(self._parameter_plan(parameter) for parameter in self._parameters.values())
+
+    def _parameter_plan(self, parameter: LocalParameter) -> ParameterPlan:
+        covered = _length(self._ranges.get(parameter.name, []))
+        status: Status = "partly loaded"
+        if covered == parameter.shape[0] and parameter.numel:
+            status = "loaded"
+        elif covered == 0:
+            status = "left as initialised"
+        replaced = replacement(self._settings, parameter.name)
+        if replaced is not None and replaced.when_null is not None:
+            status = "taken from target"
+        reason = parameter_reason(self._settings, parameter, status)
+        return ParameterPlan(parameter.name, parameter.shape, status, reason, replaced is not None)
+
+
+def _length(ranges: list[Range]) -> int:
+    """Number of rows that lie in at least one of the ranges."""
+    total, reached = 0, 0
+    for start, stop in sorted(ranges):
+        total += max(0, stop - max(start, reached))
+        reached = max(reached, stop)
+    return total

@@ -1,0 +1,114 @@
+"""From `sglang==0.5.9` or a path to facts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from eagle3lab.engines import known_engines, resolve_engine
+from eagle3lab.engines.spec import installed_engine
+from eagle3lab.errors import InputError
+from tests.extract.trees import LOADER, change, linked_copy, small_copy
+
+
+def test_known_releases_in_order_of_release() -> None:
+    known = known_engines()
+    assert (known[0], known[-1], len(known)) == ("sglang==0.4.6", "sglang==0.5.23", 62)
+    assert known.index("sglang==0.5.9") < known.index("sglang==0.5.10")
+
+
+@pytest.mark.parametrize("spec", ["sglang==0.5.9", " SGLang == 0.5.9 "])
+def test_a_release(spec: str) -> None:
+    engine = resolve_engine(spec)
+    assert (engine.kind, engine.release, engine.spec, engine.notes) == ("sglang", "0.5.9", "sglang==0.5.9", ())
+
+
+@pytest.mark.parametrize("spec", known_engines())
+def test_every_known_release_can_be_simulated(spec: str) -> None:
+    engine = resolve_engine(spec)
+    assert engine.spec == spec
+    conditions = {p.when for p in engine.parameters} | {r.when for r in engine.construction}
+    conditions |= {s.when for s in engine.names.special}
+    assert conditions - {None} <= engine.switches.keys()
+
+
+@pytest.mark.parametrize("spec", ["sglang==0.1", "vllm==0.5.9", "sglang==../0.5.9", "sglang==\x1b[31m"])
+def test_an_unknown_release_names_the_known_ones(spec: str) -> None:
+    with pytest.raises(InputError, match=r"Known releases: sglang==0\.4\.6 to sglang==0\.5\.23") as caught:
+        resolve_engine(spec)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_release_that_is_not_known_gets_the_nearest_older_one_and_a_note() -> None:
+    engine = resolve_engine("sglang==0.5.9.post7")
+    assert engine.release == "0.5.9"
+    assert "no facts about sglang==0.5.9.post7" in engine.notes[0] and "sglang==0.5.9" in engine.notes[0]
+
+
+@pytest.mark.parametrize("spec", ["", "sglang", "==", "sglang==", "==0.5.9"])
+def test_something_else(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="does not name an engine release"):
+        resolve_engine(spec)
+
+
+def test_a_source_tree(tmp_path: Path) -> None:
+    engine = resolve_engine(str(small_copy(tmp_path)))
+    assert engine.release == "0.5.9"
+    assert engine.notes == (f"facts read from the source at {tmp_path}",)
+    with pytest.raises(InputError, match="no such file or folder"):
+        resolve_engine(str(tmp_path / "missing"))
+
+
+class Installed:
+    """A package as importlib.metadata finds it, somewhere else."""
+
+    def __init__(self, folder: Path, version: str) -> None:
+        self.version = version
+        self.folder = folder
+        record = importlib.metadata.distribution("sglang").files or []
+        self.files = [file for file in record if file.as_posix().startswith("sglang/srt/")]
+
+    def locate_file(self, name: object) -> Path:
+        return self.folder / str(name)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str = "0.5.23") -> None:
+    package = Installed(folder, version)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda kind: package)
+
+
+def test_the_installed_release_comes_from_the_atlas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, linked_copy(tmp_path, "0.5.23"))
+    engine = resolve_engine("installed")
+    assert (engine.spec, engine.notes) == ("sglang==0.5.23", ())
+
+
+def test_a_changed_installed_release_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, linked_copy(tmp_path, "0.5.23"))
+    change(tmp_path / "sglang" / "srt" / LOADER, '"midlayer": "layers.0"', '"decoder": "layers.0"')
+    engine = resolve_engine("installed")
+    assert engine.names.renames[0].old == "decoder"
+    assert "was changed (sglang/srt/models/llama_eagle3.py)" in engine.notes[0]
+
+
+def test_an_installed_release_that_is_not_in_the_atlas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, tmp_path, "9.9")
+    assert "nearest older release" in resolve_engine("installed").notes[0]
+    small_copy(tmp_path)
+    (tmp_path / "python" / "sglang").rename(tmp_path / "sglang")
+    engine = resolve_engine("installed")
+    assert engine.names.renames == () and "read from the installed source" in engine.notes[0]
+
+
+def test_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(kind: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(kind)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    for ask in (lambda: resolve_engine("installed"), installed_engine):
+        with pytest.raises(InputError, match="no engine is installed"):
+            ask()

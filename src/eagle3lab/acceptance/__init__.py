@@ -1,0 +1,12 @@
+"""Acceptance read right: logs to counts, each release's formulas, uncertainty, signatures, and what training promised.
+
+`logs` reads, `counts` is the one model for what was read, `formulas` says what a printed rate means, `statistics`
+and `signature` judge it, `expectation` holds it against training, `report` puts an account together and `render`
+writes it. Nothing here prints.
+
+The words: *accept length* is tokens per verify step, bonus included, at least 1 (vLLM: mean acceptance length; the
+EAGLE papers: average acceptance length, tau). *Accept rate* is accepted drafts over proposed drafts (vLLM: draft
+acceptance rate); a rate that a release prints is always shown with its formula. *Position* is the 1-based draft step;
+its *unconditional* share counts all verify steps (vLLM: per-position acceptance rate), its *conditional* share those
+that accepted every position before it.
+"""

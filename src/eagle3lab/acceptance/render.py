@@ -1,0 +1,275 @@
+"""A report as JSON or as text."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from datetime import UTC, datetime
+from typing import Any
+
+from eagle3lab.acceptance.counts import merge_pairs
+from eagle3lab.acceptance.formulas import formula_texts
+from eagle3lab.acceptance.logs.prefix import YEARLESS
+from eagle3lab.acceptance.report import AcceptanceReport, ServerReport
+from eagle3lab.acceptance.signature import limit
+from eagle3lab.acceptance.statistics import Dependence
+from eagle3lab.text import printable
+
+SCHEMA_VERSION = 1
+
+JSON_ROWS = 256
+"""Rows over time in the JSON of a server; longer series are merged pairwise."""
+
+
+def as_json(report: AcceptanceReport) -> dict[str, Any]:
+    """The report as JSON-ready data: the main server's figures on top, all servers below `servers`."""
+    main = report.main
+    top = _server_json(main) if main else _server_json_empty()
+    notes = [*report.notes, *top.pop("notes")]
+    if len(report.servers) > 1:
+        notes.insert(
+            0,
+            f"{len(report.servers)} servers in this log; the figures on top are those of the last with data",
+        )
+    reading = report.reading
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **top,
+        "unparsed": {
+            "count": reading.unparsed,
+            "examples": [
+                {"file": e.path, "line": e.line, "reason": e.reason, "text": printable(e.text, 200)}
+                for e in reading.examples
+            ],
+        },
+        "lines": reading.lines,
+        "servers": [_server_json(server) for server in report.servers],
+        "notes": notes,
+    }
+
+
+def _server_json_empty() -> dict[str, Any]:
+    keys = (
+        "engine", "accept_length", "accept_length_ci", "accept_rate_reported", "formula", "accept_rate",
+        "draft_tokens", "per_position",
+    )  # fmt: skip
+    return {**dict.fromkeys(keys), "signature": _no_data(), "intervals": [], "notes": []}
+
+
+def _no_data() -> dict[str, Any]:
+    return {"name": "no-data", "confidence": 0.95, "reason": "no line reports acceptance"}
+
+
+def _server_json(server: ServerReport) -> dict[str, Any]:
+    length, positions = server.accept_length, server.per_position
+    return {
+        "engine": str(server.engine) if server.engine else None,
+        "algorithm": printable(server.algorithm) if server.algorithm else None,
+        "accept_length": _round(length.mean) if length else None,
+        "accept_length_ci": [_round(length.low), _round(length.high)] if length and length.known else None,
+        "accept_rate_reported": _round(server.accept_rate_reported),
+        "formula": server.reading.formula,
+        "formula_decided_by": {
+            "basis": server.reading.basis,
+            "confidence": server.reading.confidence,
+            "note": server.reading.note,
+        },
+        "accept_rate": _round(server.accept_rate),
+        "draft_tokens": server.draft_tokens,
+        "per_position": {
+            "unconditional": [_round(share) for share in positions.unconditional],
+            "conditional": [_round(share) for share in positions.conditional],
+        }
+        if positions
+        else None,
+        "signature": {
+            "name": server.signature.name,
+            "confidence": server.signature.confidence,
+            "reason": server.signature.reason,
+        },
+        "expected": {
+            "accept_length": _round(server.expected.accept_length),
+            "per_position": [_round(share) for share in server.expected.per_position],
+            "assumptions": list(server.expected.assumptions),
+            "impossible": server.impossible,
+        }
+        if server.expected
+        else None,
+        "ranks": {
+            printable(r.label) or "-": {"accept_length": _round(r.accept_length), "lines": r.lines}
+            for r in server.ranks
+        },
+        "changes": [
+            {
+                "row": c.row,
+                "time": _time(c.time),
+                "before": _round(c.before),
+                "after": _round(c.after),
+                "p": c.p,
+            }
+            for c in server.changes
+        ],
+        "on_load": _dependence_json(server.on_load),
+        "on_context": _dependence_json(server.on_context),
+        "intervals": _intervals(server),
+        "idle_intervals": server.idle,
+        "file": server.path,
+        "first_line": server.first_line,
+        "notes": [printable(note) for note in server.notes],
+    }
+
+
+def _dependence_json(found: Dependence | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "correlation": _round(found.correlation),
+        "p": found.p,
+        "accept_length_low": _round(found.low),
+        "accept_length_high": _round(found.high),
+    }
+
+
+def _intervals(server: ServerReport) -> list[dict[str, Any]]:
+    table = server.table
+    while len(table["lines"]) > JSON_ROWS:
+        table = merge_pairs(table)
+    rows = []
+    for i in range(len(table["lines"])):
+        lines, rate_steps = float(table["lines"][i]), float(table["rate_steps"][i])
+        running = float(table["running"][i]) / lines
+        rows.append(
+            {
+                "time": _time(float(table["time"][i])),
+                "lines": int(lines),
+                "accept_length": _round(float(table["tokens"][i]) / float(table["steps"][i])),
+                "accept_rate_reported": _round(float(table["rate_tokens"][i]) / rate_steps)
+                if rate_steps
+                else None,
+                "running": _round(running) if math.isfinite(running) else None,
+            }
+        )
+    return rows
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 4)
+
+
+def _time(seconds: float) -> str | None:
+    """ISO time as the log prints it; without the year where the log has none."""
+    if not math.isfinite(seconds):
+        return None
+    moment = datetime.fromtimestamp(seconds, tz=UTC)
+    return moment.strftime("%m-%dT%H:%M:%S" if moment.year == YEARLESS else "%Y-%m-%dT%H:%M:%S")
+
+
+def as_text(report: AcceptanceReport) -> str:
+    """The report for a terminal."""
+    blocks = [_server_text(server, len(report.servers) > 1) for server in report.servers]
+    if not blocks:
+        blocks = ["no data: no line reports acceptance"]
+    reading = report.reading
+    foot = [f"note: {printable(note)}" for note in report.notes]
+    foot += [
+        f"unparsed {printable(e.path)}:{e.line}: {e.reason}: {printable(e.text, 120)}"
+        for e in reading.examples
+    ]
+    return "\n\n".join(blocks) + ("\n\n" + "\n".join(map(_wrapped, foot)) if foot else "") + "\n"
+
+
+WIDTH = 110
+"""Columns of the text report."""
+
+_INDENT = 17
+
+
+def _wrapped(line: str) -> str:
+    """A line of `label   value` folded under its value; sequences without a space stay whole."""
+    if len(line) <= WIDTH:
+        return line
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=" " * _INDENT, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _server_text(server: ServerReport, several: bool) -> str:
+    length = server.accept_length
+    out = []
+    if several:
+        out.append(f"{printable(server.path)}, from line {server.first_line}")
+    out.append(
+        f"{server.signature.name}: {server.signature.meaning} (confidence {server.signature.confidence:.0%})"
+    )
+    out.append(f"  because        {server.signature.reason}")
+    out.append(
+        f"  engine         {server.engine or 'unknown'}"
+        + (f", {printable(server.algorithm)}" if server.algorithm else "")
+    )
+    if length is not None:
+        interval = (
+            f", 95 % interval {length.low:.2f} to {length.high:.2f}" if length.known else ", no interval"
+        )
+        out.append(f"  accept length  {length.mean:.2f} tokens a verify step, bonus included{interval}")
+    if server.accept_rate_reported is not None:
+        formula = server.reading.formula
+        meaning = f"{formula}: {formula_texts()[formula]}" if formula else "formula not decided"
+        out.append(f"  printed rate   {server.accept_rate_reported:.2f} = {meaning}")
+    if length is not None:
+        rate = (
+            f"{server.accept_rate:.1%} of the drafts proposed are accepted"
+            if server.accept_rate is not None
+            else "unknown"
+        )
+        draft = f" ({server.draft_tokens} draft tokens)" if server.draft_tokens else ", draft tokens unknown"
+        out.append(f"  accept rate    {rate}{draft}")
+    if server.per_position is not None:
+        expected = server.expected.per_position if server.expected else ()
+        for index, share in enumerate(server.per_position.unconditional):
+            given = server.per_position.conditional[index]
+            text = f"  position {index + 1:<5} {share:.1%} of the steps"
+            text += (
+                f", {given:.1%} of those that accepted the ones before" if index and given is not None else ""
+            )
+            text += f", training promises {expected[index]:.1%}" if index < len(expected) else ""
+            out.append(text)
+    if server.expected is not None:
+        out.append(
+            f"  expected       {server.expected.accept_length:.2f} from training, if "
+            + "; ".join(server.expected.assumptions)
+        )
+    if server.impossible:
+        out.append(f"  impossible     {server.impossible}")
+    if len(server.ranks) > 1:
+        out += [
+            f"  {printable(r.label) or '-':<14} {r.accept_length:.2f} in {r.lines} lines"
+            for r in server.ranks[:16]
+        ]
+    for change in server.changes:
+        when = _time(change.time)
+        out.append(
+            f"  change         {change.before:.2f} to {change.after:.2f}"
+            + (f" at {when}" if when else "")
+            + f" (p {change.p:.1g})"
+        )
+    for few, many, found in (
+        ("few", "many running requests", server.on_load),
+        ("short", "long context", server.on_context),
+    ):
+        if (
+            found is not None
+            and found.p < limit("change_p")
+            and abs(found.high - found.low) > limit("change_size")
+        ):
+            out.append(
+                f"  depends        {found.low:.2f} at {few}, {found.high:.2f} at {many} (p {found.p:.1g})"
+            )
+    if server.previous is not None:
+        d = server.previous
+        if math.isfinite(d.low):
+            verdict = "different from" if d.different else "not shown to differ from"
+            out.append(
+                f"  before         {d.change:+.2f} ({d.low:+.2f} to {d.high:+.2f}): {verdict} the server before it"
+            )
+    out += [f"  note           {printable(note)}" for note in server.notes]
+    return "\n".join(map(_wrapped, out))

@@ -1,0 +1,96 @@
+"""The figures show what the reports say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eagle3lab.acceptance.expectation import STEP, Accuracies
+from eagle3lab.acceptance.logs import read_logs
+from eagle3lab.acceptance.report import AcceptanceReport, Given, account
+from tests.acceptance.loglines import decode_line, newest, sample_lines, samples
+from tests.acceptance.test_cli import case_study
+
+pytest.importorskip("plotly")
+
+from eagle3lab.figures.acceptance import (
+    POINTS,
+    comparison_figure,
+    over_time_figure,
+    per_position_figure,
+    points_over_time,
+)
+
+
+def report_of(log: Path, **more: object) -> AcceptanceReport:
+    return account(read_logs([log]), Given(**more))  # type: ignore[arg-type]
+
+
+def test_over_time_marks_restarts_and_the_promise(tmp_path: Path) -> None:
+    accuracies = Accuracies((0.745, 0.69, 0.66), STEP, "a test")
+    made = over_time_figure(report_of(case_study(tmp_path), accuracies=accuracies))
+    curves = [trace for trace in made.data if trace.mode == "lines+markers"]
+    assert [list(curve.y) for curve in curves] == [[1.0, 1.0, 1.0], [1.05, 1.04, 1.05]]
+    texts = [note.text for note in made.layout.annotations]
+    assert "restart" in texts
+    assert "nothing accepted" in texts
+    assert any("training promises 2.8" in text for text in texts)
+
+
+def test_over_time_of_a_long_log_has_bands(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    lines = [
+        decode_line(newest(), 2.0 + i % 7 / 10, time=f"2026-03-11 10:{i // 60:02d}:{i % 60:02d}")
+        for i in range(600)
+    ]
+    log.write_text("\n".join(lines) + "\n")
+    report = report_of(log)
+    assert report.main is not None
+    points = points_over_time(report.main)
+    assert len(points) == POINTS
+    assert sum(point.lines for point in points) == 600
+    assert all(point.low < point.accept_length < point.high for point in points)
+    assert len(over_time_figure(report).data) == 2
+
+
+def test_over_time_without_times(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("accept len: 1.00, accept rate: 0.00\naccept len: 1.01, accept rate: 0.00\n")
+    made = over_time_figure(report_of(log))
+    assert made.layout.xaxis.title.text == "interval"
+    assert list(made.data[1].x) == [0, 1]
+
+
+def test_over_time_of_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.touch()
+    assert not over_time_figure(report_of(log)).data
+
+
+def test_per_position_beside_the_promise(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("\n".join(sample_lines(next(s for s in samples() if s["id"] == "V04"))) + "\n")
+    server = report_of(log, accuracies=Accuracies((0.6, 0.6, 0.6), STEP, "a test")).main
+    assert server is not None
+    promised, measured, conditional = per_position_figure(server).data
+    assert list(promised.y) == pytest.approx([0.6, 0.36, 0.216])
+    assert list(measured.y) == pytest.approx([0.543, 0.357, 0.264], abs=1e-3)
+    assert list(conditional.y) == pytest.approx([0.543, 0.657, 0.739], abs=1e-2)
+
+
+def test_per_position_needs_positions(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(decode_line(newest(), 2.0) + "\n")
+    server = report_of(log).main
+    assert server is not None
+    with pytest.raises(ValueError, match="neither"):
+        per_position_figure(server)
+
+
+def test_comparison_writes_the_difference(tmp_path: Path) -> None:
+    report = report_of(case_study(tmp_path))
+    made = comparison_figure([("dropped", report.servers[0]), ("renamed", report.servers[1])])
+    first, second = made.data[:2]
+    assert first.text[0] == "1.00"
+    assert second.text[0].startswith("1.05 (+0.05, ")

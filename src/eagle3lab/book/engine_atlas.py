@@ -1,0 +1,246 @@
+"""The page *engine atlas*: what every SGLang release does with a drafter, written from the shipped facts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Sequence
+
+from eagle3lab.book.claims import inline_html
+from eagle3lab.book.sphinx_plotly import figure_html
+from eagle3lab.book.tables import html_table
+from eagle3lab.engines.atlas import entries, release_facts, releases
+from eagle3lab.engines.atlas.changes import Change, changes_by_release, target_rule
+from eagle3lab.engines.atlas.oracle import parameter_names, simulated
+from eagle3lab.engines.extract import ReleaseFacts
+
+# What trainers write, and one tensor that stands for the family.
+_FAMILIES = (
+    ("`midlayer.*`", "midlayer.mlp.down_proj.weight"),
+    ("`layers.0.*`", "layers.0.mlp.down_proj.weight"),
+    ("`model.layers.0.*`", "model.layers.0.mlp.down_proj.weight"),
+    ("`model.midlayer.*`", "model.midlayer.mlp.down_proj.weight"),
+    ("`midlayer.0.*`", "midlayer.0.mlp.down_proj.weight"),
+    ("`layers.0.self_attn.q_proj`", "layers.0.self_attn.q_proj.weight"),
+    ("`module.*`, `draft_model.*`", "module.midlayer.mlp.down_proj.weight"),
+    ("`d2t` inside any name", "module.d2t"),
+    ("`q_norm`, `k_norm`", "midlayer.self_attn.q_norm.weight"),
+    ("`q_proj.bias`", "midlayer.self_attn.q_proj.bias"),
+    ("`fc_norm.0` (with the config key)", "fc_norm.0.weight"),
+    ("`input_norm` (with the config key)", "input_norm.weight"),
+)
+_WORDS = {
+    "loaded": "loaded",
+    "nothing": "dropped, nothing said",
+    "warned": "dropped with a warning",
+    "token map": "the token map",
+}
+
+
+def engine_atlas_page() -> str:
+    """The page (MyST Markdown)."""
+    names = releases()
+    parts = [
+        "# Engine atlas",
+        f"What {len(names)} releases of SGLang, {names[0]} to {names[-1]}, do with an EAGLE-3 drafter. Every entry was "
+        "read from the release's own source, which was not run for it, and the loaders' rules were checked against the "
+        "loaders themselves, name by name. `eagle3lab engines` prints the same, and "
+        "`eagle3lab engines sglang==0.5.9 sglang==0.5.12` what is different between two releases; a path in place of a "
+        "release reads a checkout or a fork.",
+        "## Which tensor names a release loads",
+        "One tensor stands for each family. *Dropped, nothing said*: the server starts with that part of the drafter "
+        "as memory held it.",
+        _ranges_table("Names in the checkpoint", _FAMILIES, _fate),
+        "## Which targets hand over hidden states, and what becomes of layer ids",
+        "A target that is not listed for a release stops the server when it is asked to capture. *ids +1*: an id in "
+        "`eagle_config` names the layer whose output is captured; *verbatim*: whose input is. The defaults are capture "
+        "points already.",
+        _targets_table(),
+        figure_html(_targets_figure()),
+        "## Which layer ids are read",
+        _ranges_table("What", _WIRING, lambda facts, key: _wiring(facts, key)),
+        "## How the logged accept rate is computed",
+        "The accept length is `(accepted+forwards)/forwards` in all of them: 1.00 when no draft is accepted.",
+        _ranges_table("What", (("accept rate", ""),), _rate),
+        "## Drafter classes",
+        "Registered classes whose forward pass starts from the target's hidden states. *Other* are the layers for "
+        "multi-token prediction that particular targets bring along.",
+        _drafters_table(),
+        "## What changed at each release",
+        html_table(("Release", "Changes"), _changes_rows()),
+        "## The wheels",
+        "The facts come from these files.",
+        html_table(
+            ("Release", "Wheel", "SHA-256"),
+            (
+                (e.release, f"<code>{html.escape(e.wheel)}</code>", f"<code>{e.sha256}</code>")
+                for e in entries()
+            ),
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _ranges_table(
+    title: str, rows: Sequence[tuple[str, str]], cell: Callable[[ReleaseFacts, str], str]
+) -> str:
+    """One row a thing, one column a run of releases that agree in all of them."""
+    columns: list[tuple[list[str], list[str]]] = []
+    for release in releases():
+        cells = [cell(release_facts(release), key) for _, key in rows]
+        if columns and columns[-1][1] == cells:
+            columns[-1][0].append(release)
+        else:
+            columns.append(([release], cells))
+    head = [title, *(_span(covered) for covered, _ in columns)]
+    body = (
+        [inline_html(row[0]), *(inline_html(cells[number]) for _, cells in columns)]
+        for number, row in enumerate(rows)
+    )
+    return html_table(head, body)
+
+
+def _span(covered: Sequence[str]) -> str:
+    return covered[0] if len(covered) == 1 else f"{covered[0]} to {covered[-1]}"
+
+
+def _fate(facts: ReleaseFacts, name: str) -> str:
+    if facts.names is None or facts.parameters is None:
+        return "unknown"
+    fate = simulated(name, facts.names, set(parameter_names(facts.parameters)))
+    return f"stops with {fate[1]}" if fate[0] == "raised" else _WORDS[str(fate[0])]
+
+
+_WIRING = (
+    ("ids are read from", "ids"),
+    ("capture is switched off by", "switch"),
+    ("CUDA graphs capture", "graphs"),
+)
+
+
+def _wiring(facts: ReleaseFacts, key: str) -> str:
+    wiring = facts.wiring
+    if wiring is None:
+        return "unknown"
+    if key == "ids":
+        return ", ".join(f"`{k}`" for k in dict.fromkeys(reading.key for reading in wiring.ids)) or "nowhere"
+    if key == "switch":
+        return f"`{wiring.use_aux_hidden_state.key}`" if wiring.use_aux_hidden_state else "nothing"
+    return wiring.graphs
+
+
+def _rate(facts: ReleaseFacts, _: str) -> str:
+    if facts.acceptance is None:
+        return "unknown"
+    return "not logged" if facts.acceptance.rate_key == "none" else f"`{facts.acceptance.rate_formula}`"
+
+
+def _targets() -> dict[str, dict[str, str]]:
+    """Architecture to release to what becomes of its ids, drafters left out."""
+    found: dict[str, dict[str, str]] = {}
+    for release in releases():
+        facts = release_facts(release)
+        drafters = {drafter.name for drafter in facts.drafters}
+        for target in facts.targets:
+            for name in target.architectures or (target.name,):
+                if name not in drafters:
+                    found.setdefault(name, {})[release] = target_rule(target)
+    return dict(sorted(found.items(), key=lambda item: (releases().index(next(iter(item[1]))), item[0])))
+
+
+def _targets_table() -> str:
+    rows = []
+    for name, rules in _targets().items():
+        runs: list[tuple[list[str], str]] = []
+        for release in releases():
+            rule = rules.get(release)
+            if rule is None:
+                continue
+            if runs and runs[-1][1] == rule and _follows(runs[-1][0][-1], release):
+                runs[-1][0].append(release)
+            else:
+                runs.append(([release], rule))
+        words = "<br>".join(f"{_since(covered)}: {html.escape(rule)}" for covered, rule in runs)
+        rows.append((f"<code>{html.escape(name)}</code>", words))
+    return html_table(("Architecture of the target", "Releases"), rows)
+
+
+def _follows(one: str, other: str) -> bool:
+    return releases().index(other) == releases().index(one) + 1
+
+
+def _since(covered: Sequence[str]) -> str:
+    return f"from {covered[0]} on" if covered[-1] == releases()[-1] else _span(covered)
+
+
+def _targets_figure() -> dict[str, object]:
+    """Architecture by release: captures or not, and whether ids are shifted always or under a condition."""
+    from eagle3lab.figures.theme import BAD, GOOD, NEUTRAL, figure
+
+    targets = _targets()
+    kinds = {"handed": 1, "conditional": 3}
+    values = [[_kind(rules.get(release), kinds) for release in releases()] for rules in targets.values()]
+    made = figure("Targets that hand over hidden states, by release", height=90 + 17 * len(targets))
+    made.add_heatmap(
+        x=list(releases()),
+        y=list(targets),
+        z=values,
+        customdata=[[rules.get(release, "not supported") for release in releases()] for rules in targets.values()],
+        colorscale=[
+            [0, "rgba(0,0,0,0)"], [0.25, "rgba(0,0,0,0)"], [0.25, NEUTRAL], [0.5, NEUTRAL],
+            [0.5, GOOD], [0.75, GOOD], [0.75, BAD], [1, BAD],
+        ],
+        zmin=0,
+        zmax=3,
+        colorbar={"tickvals": [0.4, 1.1, 1.9, 2.6], "ticktext": ["no", "wrapper", "ids +1", "depends"]},
+        hovertemplate="%{y}<br>%{x}: %{customdata}<extra></extra>",
+        xgap=1,
+        ygap=1,
+    )  # fmt: skip
+    made.update_yaxes(autorange="reversed", tickfont={"size": 10})
+    made.update_xaxes(tickfont={"size": 10}, type="category")
+    spec: dict[str, object] = made.to_plotly_json()
+    return spec
+
+
+def _kind(rule: str | None, kinds: dict[str, int]) -> int:
+    if rule is None:
+        return 0
+    if rule.startswith("handed on"):
+        return kinds["handed"]
+    return kinds["conditional"] if " if " in rule else 2
+
+
+def _drafters_table() -> str:
+    first: dict[str, tuple[str, str, str]] = {}
+    last: dict[str, str] = {}
+    for release in releases():
+        for drafter in release_facts(release).drafters:
+            first.setdefault(drafter.name, (release, drafter.kind, drafter.module))
+            last[drafter.name] = release
+    order = {"EAGLE-3": 0, "EAGLE-1": 1, "other": 2}
+    rows = sorted(first.items(), key=lambda item: (order[item[1][1]], releases().index(item[1][0]), item[0]))
+    newest = releases()[-1]
+    return html_table(
+        ("Class", "Kind", "Since", "Module"),
+        (
+            (
+                f"<code>{html.escape(name)}</code>",
+                kind,
+                since if last[name] == newest else f"{since} to {last[name]}",
+                f"<code>{html.escape(module)}</code>",
+            )
+            for name, (since, kind, module) in rows
+        ),
+    )
+
+
+def _changes_rows() -> Iterable[tuple[str, str]]:
+    for release, changes in changes_by_release().items():
+        by_topic: dict[str, list[Change]] = {}
+        for change in changes:
+            by_topic.setdefault(change.topic, []).append(change)
+        lines = (
+            f"<b>{html.escape(topic)}</b>: " + "; ".join(html.escape(str(change)) for change in group)
+            for topic, group in by_topic.items()
+        )
+        yield release, "<br>".join(lines) or "nothing about drafters"

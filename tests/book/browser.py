@@ -1,0 +1,146 @@
+"""A headless Chromium that opens a rendered book as a reader does, with the network cut off and watched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+NARROW, WIDE = 375, 1400
+
+
+def find_chromium() -> str | None:
+    """The path of a Chromium or Chrome on this machine."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@dataclass
+class Visit:
+    """What opening one page showed.
+
+    `overflow` is how many pixels wider than the screen the page is; `figures` is the drawn width and height
+    of each Plotly figure that was drawn, of the `plots` on the page; `contrasts` those of figure text,
+    captions, claims and maths with what is behind them; `maths` how many formulas take up room.
+    """
+
+    page: Path
+    outside: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    overflow: int = 0
+    figures: list[tuple[float, float]] = field(default_factory=list)
+    contrasts: list[float] = field(default_factory=list)
+    plots: int = 0
+    maths: int = 0
+
+
+# The wait is for Plotly: it draws in a promise after the page has loaded.
+_DRAWN = "() => [...document.querySelectorAll('.eagle3lab-plot')].every(p => p.querySelector('svg.main-svg'))"
+
+_TICK_COLOUR = "() => getComputedStyle(document.querySelector('.eagle3lab-plot .xtick text')).fill"
+
+_MEASURE = """() => {
+  const size = (element) => { const box = element.getBoundingClientRect(); return [box.width, box.height]; };
+  const rgb = (text) => (text.match(/[\\d.]+/g) || []).slice(0, 3).map(Number);
+  const luminance = (colour) => {
+    const [r, g, b] = colour.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    const painted = getComputedStyle(element).backgroundColor;
+    const clear = painted === 'transparent' || /, 0\\)$/.test(painted);
+    return clear && element.parentElement ? ground(element.parentElement) : luminance(rgb(painted));
+  };
+  const contrast = (element) => {
+    const style = getComputedStyle(element);
+    const text = luminance(rgb(element instanceof SVGElement ? style.fill : style.color));
+    const page = ground(element);
+    return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
+  };
+  return {
+    overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    figures: [...document.querySelectorAll('.eagle3lab-plot svg.main-svg:first-of-type')].map(size),
+    plots: document.querySelectorAll('.eagle3lab-plot').length,
+    contrasts: [...document.querySelectorAll(
+      '.eagle3lab-plot .xtick text, .eagle3lab-plot .legendtext, .eagle3lab-claim, figcaption, math'
+    )].map(contrast),
+    maths: [...document.querySelectorAll('math')].filter((m) => size(m)[0] > 0).length,
+  };
+}"""
+
+
+class Browser:
+    """One running Chromium; pages open from the file system, and every other request is refused and noted."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+
+    def visit(self, page: Path, *, width: int, theme: str, screenshot: Path | None = None) -> Visit:
+        """Open `page` with a screen `width` pixels wide in the `theme` "light" or "dark"."""
+        seen = Visit(page)
+        context = self._chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        try:
+            tab = context.new_page()
+            tab.add_init_script(
+                f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
+            )
+            tab.on("pageerror", lambda error: seen.errors.append(str(error)))
+            tab.on("console", lambda line: seen.errors.append(line.text) if line.type == "error" else None)
+            tab.route("**/*", lambda route: self._admit(route, seen))
+            tab.goto(page.as_uri(), wait_until="load")
+            tab.wait_for_function(_DRAWN, timeout=20_000)
+            for name, value in tab.evaluate(_MEASURE).items():
+                setattr(seen, name, value)
+            assert tab.evaluate("document.documentElement.dataset.theme") == theme
+            if screenshot is not None:
+                tab.screenshot(path=str(screenshot), full_page=True)
+        finally:
+            context.close()
+        return seen
+
+    def tick_colours(self, page: Path) -> dict[str, str]:
+        """The colour of a figure's axis labels under each theme, switched on the open page as a reader does."""
+        tab = self._chromium.new_page()
+        try:
+            tab.goto(page.as_uri(), wait_until="load")
+            colours = {}
+            for theme in ("light", "dark"):
+                tab.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+                tab.wait_for_function(_DRAWN, timeout=20_000)
+                tab.wait_for_timeout(300)  # a redraw is not announced
+                colours[theme] = tab.evaluate(_TICK_COLOUR)
+        finally:
+            tab.close()
+        return colours
+
+    @staticmethod
+    def _admit(route: Any, seen: Visit) -> None:
+        if route.request.url.startswith(("file:", "data:", "blob:")):
+            route.continue_()
+        else:
+            seen.outside.append(route.request.url)
+            route.abort()
+
+
+@contextmanager
+def browser(executable: str) -> Iterator[Browser]:
+    """A Chromium that may not reach the network by itself either."""
+    from playwright.sync_api import sync_playwright
+
+    quiet = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--no-first-run",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+    ]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=quiet)
+        try:
+            yield Browser(chromium)
+        finally:
+            chromium.close()

@@ -1,0 +1,110 @@
+"""Every page of a rendered book in headless Chromium: drawn, quiet, self-contained, and no wider than the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eagle3lab.book.chapters import Layout
+from eagle3lab.book.render import is_current
+from tests.book.browser import NARROW, WIDE, Browser, Visit, browser, find_chromium
+from tests.support.project import ROOT
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip("no Chromium on this machine: the book's pages were not opened")
+    pytest.importorskip("playwright", reason="playwright is not installed: the book's pages were not opened")
+    with browser(executable) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=["fixture", "project"])
+def book(request: pytest.FixtureRequest) -> Layout:
+    if request.param == "fixture":
+        layout: Layout = request.getfixturevalue("small_book")
+        return layout
+    layout = Layout.of(ROOT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eagle3lab.book.digest.PACKAGE", ROOT / "src" / "eagle3lab")
+        if not is_current(layout):
+            pytest.skip("the book is not rendered or has changed since: run `make book` first")
+    return layout
+
+
+def _pages(layout: Layout) -> list[Path]:
+    # index.html only leads to the first page; what lies in _static are parts of the theme.
+    inside = [layout.html / name for name in ("book", "notebooks")]
+    return [page for folder in inside for page in sorted(folder.rglob("*.html"))]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_every_page_is_drawn_and_keeps_to_itself(
+    chromium: Browser, book: Layout, width: int, theme: str
+) -> None:
+    pages = _pages(book)
+    assert len(pages) > 4  # intro, claims, status, and two chapters at least
+    complaints = [
+        f"{page.relative_to(book.html)}: {complaint}"
+        for page in pages
+        for complaint in _complaints(chromium.visit(page, width=width, theme=theme), width)
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+def _complaints(visit: Visit, width: int) -> Iterator[str]:
+    yield from (f"asked for {url}" for url in visit.outside)
+    yield from (f"console: {error}" for error in visit.errors)
+    if visit.overflow > 0:
+        yield f"{visit.overflow} px wider than a screen of {width} px"
+    if len(visit.figures) != visit.plots:
+        yield f"{visit.plots - len(visit.figures)} of {visit.plots} figures not drawn"
+    for drawn_width, height in visit.figures:
+        if not (200 < drawn_width <= width and height > 100):
+            yield f"a figure of {drawn_width} × {height} px"
+    if min(visit.contrasts, default=21.0) < 4.5:
+        yield f"text with a contrast of {min(visit.contrasts):.1f}:1"
+
+
+def test_figures_and_maths_take_up_room(chromium: Browser, small_book: Layout) -> None:
+    figures = chromium.visit(small_book.html / "notebooks" / "01-figures.html", width=WIDE, theme="light")
+    assert len(figures.figures) == figures.plots == 2
+    assert chromium.visit(small_book.html / "book" / "intro.html", width=WIDE, theme="light").maths == 2
+
+
+def test_figures_follow_a_switch_of_the_theme(chromium: Browser, small_book: Layout) -> None:
+    colours = chromium.tick_colours(small_book.html / "notebooks" / "01-figures.html")
+    assert colours["light"] != colours["dark"]
+
+
+def test_the_first_page_leads_to_the_book(chromium: Browser, small_book: Layout) -> None:
+    assert "url=book/intro.html" in (small_book.html / "index.html").read_text("utf-8")
+
+
+def test_a_page_that_breaks_the_rules_is_caught(chromium: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<!doctype html><html data-theme=light><meta name=viewport content='width=device-width'>"
+        "<body style='background:white'><div style='width:2000px'>wide</div>"
+        "<img src='https://example.invalid/a.png'><script>console.error('no'); throw Error('thrown')</script>"
+        "<figcaption style='color:#ddd'>pale</figcaption><div class=eagle3lab-plot><svg class=main-svg "
+        "width=10 height=10></svg></div></body></html>"
+    )
+    seen = chromium.visit(page, width=NARROW, theme="light")
+    complaints = " ".join(_complaints(seen, NARROW))
+    for expected in (
+        "asked for https://example.invalid/a.png",
+        "console: no",
+        "thrown",
+        "wider",
+        "10 × 10",
+        "contrast",
+    ):
+        assert expected in complaints

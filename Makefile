@@ -13,10 +13,10 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book test lint lab specimen bench lock clean
+.PHONY: help setup book test lint lab specimen atlas atlas-check bench lock clean
 
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## the environment: pinned packages, real SGLang in two releases, this library
 
@@ -51,6 +51,12 @@ lab: $(STAMP)  ## JupyterLab on the notebooks
 
 specimen: $(STAMP)  ## train the specimen's target and drafter again
 	$(BIN)/python -m eagle3lab.specimen
+
+atlas: $(STAMP)  ## read every SGLang release on the package index again (resumable)
+	$(BIN)/python -m eagle3lab.engines.atlas
+
+atlas-check: $(STAMP)  ## hold the simulator against every release's own load_weights
+	$(BIN)/python -m eagle3lab.engines.atlas.check
 
 bench: $(STAMP)  ## the README's figures, as ratios
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

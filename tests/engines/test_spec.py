@@ -22,7 +22,12 @@ def test_known_releases_in_order_of_release() -> None:
 @pytest.mark.parametrize("spec", ["sglang==0.5.9", " SGLang == 0.5.9 "])
 def test_a_release(spec: str) -> None:
     engine = resolve_engine(spec)
-    assert (engine.kind, engine.release, engine.spec, engine.notes) == ("sglang", "0.5.9", "sglang==0.5.9", ())
+    assert (engine.kind, engine.release, engine.spec, engine.notes) == (
+        "sglang",
+        "0.5.9",
+        "sglang==0.5.9",
+        (),
+    )
 
 
 @pytest.mark.parametrize("spec", known_engines())
@@ -47,7 +52,7 @@ def test_a_release_that_is_not_known_gets_the_nearest_older_one_and_a_note() -> 
     assert "no facts about sglang==0.5.9.post7" in engine.notes[0] and "sglang==0.5.9" in engine.notes[0]
 
 
-@pytest.mark.parametrize("spec", ["", "sglang", "==", "sglang==", "==0.5.9"])
+@pytest.mark.parametrize("spec", ["", "sglang", "==", "sglang==", "==0.5.9", "x" * 5000, "\x00"])
 def test_something_else(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="does not name an engine release"):
@@ -94,7 +99,9 @@ def test_a_changed_installed_release_is_read(tmp_path: Path, monkeypatch: pytest
     assert "was changed (sglang/srt/models/llama_eagle3.py)" in engine.notes[0]
 
 
-def test_an_installed_release_that_is_not_in_the_atlas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_release_that_is_not_in_the_atlas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(monkeypatch, tmp_path, "9.9")
     assert "nearest older release" in resolve_engine("installed").notes[0]
     small_copy(tmp_path)

@@ -15,13 +15,12 @@ from eagle3lab.engines.extract import ReleaseFacts
 
 # What trainers write, and one tensor that stands for the family.
 _FAMILIES = (
-    ("`midlayer.*`", "midlayer.mlp.down_proj.weight"),
-    ("`layers.0.*`", "layers.0.mlp.down_proj.weight"),
-    ("`model.layers.0.*`", "model.layers.0.mlp.down_proj.weight"),
-    ("`model.midlayer.*`", "model.midlayer.mlp.down_proj.weight"),
-    ("`midlayer.0.*`", "midlayer.0.mlp.down_proj.weight"),
-    ("`layers.0.self_attn.q_proj`", "layers.0.self_attn.q_proj.weight"),
-    ("`module.*`, `draft_model.*`", "module.midlayer.mlp.down_proj.weight"),
+    ("`midlayer.*`", "midlayer.self_attn.q_proj.weight"),
+    ("`layers.0.*`", "layers.0.self_attn.q_proj.weight"),
+    ("`model.layers.0.*`", "model.layers.0.self_attn.q_proj.weight"),
+    ("`model.midlayer.*`", "model.midlayer.self_attn.q_proj.weight"),
+    ("`midlayer.0.*`", "midlayer.0.self_attn.q_proj.weight"),
+    ("`module.*`, `draft_model.*`", "module.midlayer.self_attn.q_proj.weight"),
     ("`d2t` inside any name", "module.d2t"),
     ("`q_norm`, `k_norm`", "midlayer.self_attn.q_norm.weight"),
     ("`q_proj.bias`", "midlayer.self_attn.q_proj.bias"),
@@ -47,8 +46,8 @@ def engine_atlas_page() -> str:
         "`eagle3lab engines sglang==0.5.9 sglang==0.5.12` what is different between two releases; a path in place of a "
         "release reads a checkout or a fork.",
         "## Which tensor names a release loads",
-        "One tensor stands for each family. *Dropped, nothing said*: the server starts with that part of the drafter "
-        "as memory held it.",
+        "One tensor stands for each family, a query projection for a layer's. *Dropped, nothing said*: the server "
+        "starts with that part of the drafter as memory held it.",
         _ranges_table("Names in the checkpoint", _FAMILIES, _fate),
         "## Which targets hand over hidden states, and what becomes of layer ids",
         "A target that is not listed for a release stops the server when it is asked to capture. *ids +1*: an id in "
@@ -57,13 +56,14 @@ def engine_atlas_page() -> str:
         _targets_table(),
         figure_html(_targets_figure()),
         "## Which layer ids are read",
-        _ranges_table("What", _WIRING, lambda facts, key: _wiring(facts, key)),
+        _releases_table(_WIRING, _wiring),
         "## How the logged accept rate is computed",
         "The accept length is `(accepted+forwards)/forwards` in all of them: 1.00 when no draft is accepted.",
-        _ranges_table("What", (("accept rate", ""),), _rate),
+        _releases_table((("Accept rate", ""),), _rate),
         "## Drafter classes",
         "Registered classes whose forward pass starts from the target's hidden states. *Other* are the layers for "
-        "multi-token prediction that particular targets bring along.",
+        "multi-token prediction that particular targets bring along. Drafters of whole blocks (DFLASH, DSPARK) get the "
+        "states in another way and are not listed.",
         _drafters_table(),
         "## What changed at each release",
         html_table(("Release", "Changes"), _changes_rows()),
@@ -80,23 +80,36 @@ def engine_atlas_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _ranges_table(
-    title: str, rows: Sequence[tuple[str, str]], cell: Callable[[ReleaseFacts, str], str]
-) -> str:
-    """One row a thing, one column a run of releases that agree in all of them."""
-    columns: list[tuple[list[str], list[str]]] = []
+_Cell = Callable[[ReleaseFacts, str], str]
+
+
+def _ranges(keys: Sequence[str], cell: _Cell) -> list[tuple[str, list[str]]]:
+    """Runs of releases that agree in all of `keys`, oldest first, each with its cells."""
+    runs: list[tuple[list[str], list[str]]] = []
     for release in releases():
-        cells = [cell(release_facts(release), key) for _, key in rows]
-        if columns and columns[-1][1] == cells:
-            columns[-1][0].append(release)
+        cells = [cell(release_facts(release), key) for key in keys]
+        if runs and runs[-1][1] == cells:
+            runs[-1][0].append(release)
         else:
-            columns.append(([release], cells))
-    head = [title, *(_span(covered) for covered, _ in columns)]
+            runs.append(([release], cells))
+    return [(_span(covered), cells) for covered, cells in runs]
+
+
+def _ranges_table(title: str, rows: Sequence[tuple[str, str]], cell: _Cell) -> str:
+    """One row a thing, one column a run of releases."""
+    columns = _ranges([key for _, key in rows], cell)
     body = (
-        [inline_html(row[0]), *(inline_html(cells[number]) for _, cells in columns)]
-        for number, row in enumerate(rows)
+        [inline_html(name), *(inline_html(cells[number]) for _, cells in columns)]
+        for number, (name, _) in enumerate(rows)
     )
-    return html_table(head, body)
+    return html_table([title, *(span for span, _ in columns)], body)
+
+
+def _releases_table(columns: Sequence[tuple[str, str]], cell: _Cell) -> str:
+    """One row a run of releases, one column a thing."""
+    rows = _ranges([key for _, key in columns], cell)
+    body = ([span, *map(inline_html, cells)] for span, cells in rows)
+    return html_table(["Releases", *(title for title, _ in columns)], body)
 
 
 def _span(covered: Sequence[str]) -> str:
@@ -111,8 +124,8 @@ def _fate(facts: ReleaseFacts, name: str) -> str:
 
 
 _WIRING = (
-    ("ids are read from", "ids"),
-    ("capture is switched off by", "switch"),
+    ("Ids are read from", "ids"),
+    ("Capture is switched off by", "switch"),
     ("CUDA graphs capture", "graphs"),
 )
 
@@ -173,41 +186,45 @@ def _since(covered: Sequence[str]) -> str:
 
 
 def _targets_figure() -> dict[str, object]:
-    """Architecture by release: captures or not, and whether ids are shifted always or under a condition."""
-    from eagle3lab.figures.theme import BAD, GOOD, NEUTRAL, figure
+    """Architecture by release: whether it captures, and what becomes of layer ids."""
+    from eagle3lab.figures.theme import BAD, GOOD, NEUTRAL, PALETTE, figure
 
     targets = _targets()
-    kinds = {"handed": 1, "conditional": 3}
-    values = [[_kind(rules.get(release), kinds) for release in releases()] for rules in targets.values()]
+    colours = ("rgba(0,0,0,0)", NEUTRAL, PALETTE["purple"], GOOD, BAD)
     made = figure("Targets that hand over hidden states, by release", height=90 + 17 * len(targets))
     made.add_heatmap(
         x=list(releases()),
         y=list(targets),
-        z=values,
-        customdata=[[rules.get(release, "not supported") for release in releases()] for rules in targets.values()],
-        colorscale=[
-            [0, "rgba(0,0,0,0)"], [0.25, "rgba(0,0,0,0)"], [0.25, NEUTRAL], [0.5, NEUTRAL],
-            [0.5, GOOD], [0.75, GOOD], [0.75, BAD], [1, BAD],
+        z=[[_kind(rules.get(release)) for release in releases()] for rules in targets.values()],
+        customdata=[
+            [rules.get(release, "not supported") for release in releases()] for rules in targets.values()
         ],
-        zmin=0,
-        zmax=3,
-        colorbar={"tickvals": [0.4, 1.1, 1.9, 2.6], "ticktext": ["no", "wrapper", "ids +1", "depends"]},
+        colorscale=[(edge / len(colours), colour) for n, colour in enumerate(colours) for edge in (n, n + 1)],
+        zmin=-0.5,
+        zmax=len(colours) - 0.5,
+        colorbar={"tickvals": list(range(len(_KINDS))), "ticktext": list(_KINDS)},
         hovertemplate="%{y}<br>%{x}: %{customdata}<extra></extra>",
         xgap=1,
         ygap=1,
-    )  # fmt: skip
+    )
     made.update_yaxes(autorange="reversed", tickfont={"size": 10})
     made.update_xaxes(tickfont={"size": 10}, type="category")
     spec: dict[str, object] = made.to_plotly_json()
     return spec
 
 
-def _kind(rule: str | None, kinds: dict[str, int]) -> int:
+# What becomes of layer ids, as the figure's legend has it; the numbers are the figure's values.
+_KINDS = ("no capture", "wrapper", "ids ignored", "ids +1", "depends on ids")
+
+
+def _kind(rule: str | None) -> int:
     if rule is None:
         return 0
     if rule.startswith("handed on"):
-        return kinds["handed"]
-    return kinds["conditional"] if " if " in rule else 2
+        return 1
+    if rule.startswith("ids ignored"):
+        return 2
+    return 4 if " if " in rule else 3
 
 
 def _drafters_table() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from eagle3lab.book import digest, pages
+from eagle3lab.book import digest, engine_atlas, pages
 from eagle3lab.book.chapters import ChapterRun, Layout, read_record
 from eagle3lab.book.claims import CLAIM_MIME, Claim
 from eagle3lab.book.sphinx_plotly import PLOTLY_MIME, figure_html
@@ -119,6 +119,7 @@ def build_stage(layout: Layout, stage: Path, *, allow_stale: bool = False) -> No
     generated = {
         "claims.md": pages.claims_page(record, titles),
         "status.md": pages.status_page(record, titles),
+        "engine-atlas.md": engine_atlas.engine_atlas_page(),
     }
     faults = layout.root / "book" / "faults" / "faults.yaml"
     if faults.is_file():

@@ -20,7 +20,9 @@ class Format(StrEnum):
 
 def load_plan(
     drafter: Annotated[Path, typer.Argument(help="Folder of the drafter's checkpoint.", show_default=False)],
-    engine: Annotated[str, typer.Option(help="sglang==X.Y.Z, installed, or the path of a source tree.")] = "installed",
+    engine: Annotated[
+        str, typer.Option(help="sglang==X.Y.Z, installed, or the path of a source tree.")
+    ] = "installed",
     tp: Annotated[int, typer.Option(min=1, help="Number of tensor-parallel ranks.")] = 1,
     rank: Annotated[int, typer.Option(min=0, help="Which of them, from 0.")] = 0,
     ground_truth: Annotated[

@@ -44,7 +44,7 @@ def unmatched_reason(rules: NameRules, way: Route) -> str:
     manner = rules.unmatched if way.warned == rules.warns else "dropped without a message"
     strange = next((text for text in rules.unfollowed if text in way.renamed), None)
     if strange is not None:
-        return f"{manner}: no parameter {tried}; but what the release does with names with {strange} is not followed here"
+        return f"{manner}: no parameter {tried}; what this release does with {strange} in a name is not followed here"
     return f"{manner}: no parameter {tried}"
 
 

@@ -1,0 +1,87 @@
+"""The atlas as it ships: every release's facts in one compressed file, one line a release.
+
+The first line is the index; a release is found there and only its own line is parsed. Releases differ little, so
+the file compresses to a small fraction of what it says.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from eagle3lab.engines.atlas.codec import decode, encode
+from eagle3lab.engines.atlas.order import release_key
+from eagle3lab.engines.extract.model import ReleaseFacts
+
+FILE = "sglang.jsonl.xz"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A release in the atlas.
+
+    Attributes:
+        release: Its number.
+        wheel: Name of the wheel the facts were read from.
+        sha256: Digest of that wheel.
+    """
+
+    release: str
+    wheel: str
+    sha256: str
+
+
+@cache
+def _lines() -> tuple[str, ...]:
+    data = files("eagle3lab.engines.atlas").joinpath(FILE).read_bytes()
+    return tuple(lzma.decompress(data).decode("utf-8").splitlines())
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Every release in the atlas, oldest first."""
+    head = json.loads(_lines()[0])
+    if head["schema"] != _SCHEMA:
+        raise ValueError(f"{FILE}: schema {head['schema']} is not {_SCHEMA}")
+    return tuple(Entry(*entry) for entry in head["releases"])
+
+
+def releases() -> tuple[str, ...]:
+    """The numbers of all releases, oldest first."""
+    return tuple(entry.release for entry in entries())
+
+
+@cache
+def release_facts(release: str) -> ReleaseFacts:
+    """The facts of one release.
+
+    Raises:
+        KeyError: It is not in the atlas.
+    """
+    try:
+        number = releases().index(release)
+    except ValueError:
+        raise KeyError(release) from None
+    return decode(ReleaseFacts, json.loads(_lines()[number + 1]))
+
+
+def nearest_older(release: str) -> str | None:
+    """The newest release in the atlas that is not newer than `release`; None if there is none, or it is no number."""
+    wanted = release_key(release)
+    if wanted is None:
+        return None
+    older = [known for known in releases() if (release_key(known) or wanted) <= wanted]
+    return older[-1] if older else None
+
+
+def pack(found: list[tuple[Entry, ReleaseFacts]]) -> bytes:
+    """The file with these releases, oldest first."""
+    head = {"schema": _SCHEMA, "releases": [encode(entry) for entry, _ in found]}
+    lines = [head, *(encode(facts) for _, facts in found)]
+    text = "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
+    return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, filters=filters)

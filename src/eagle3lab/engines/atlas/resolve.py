@@ -1,0 +1,144 @@
+"""From what a user types to the facts of a release: the atlas, the installed package, or a source tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eagle3lab.engines.atlas.data import nearest_older, release_facts, releases
+from eagle3lab.engines.extract import ReleaseFacts, extract
+from eagle3lab.engines.facts import Source
+from eagle3lab.engines.spec import INSTALLED
+from eagle3lab.errors import InputError
+from eagle3lab.text import printable
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+KIND = "sglang"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The facts that a request comes to.
+
+    Attributes:
+        label: What they are about: `sglang==0.5.9`, or a path.
+        facts: The facts.
+        notes: What a reader should know: another release stands in, an installed package was changed.
+    """
+
+    label: str
+    facts: ReleaseFacts
+    notes: tuple[str, ...] = ()
+
+
+def resolve_release(spec: str) -> Resolved:
+    """The facts of the release or source tree that `spec` names.
+
+    Args:
+        spec: `sglang==X.Y.Z`, `installed`, or the path of a source tree or wheel.
+
+    Raises:
+        InputError: It is none of them, there is nothing there, or the release is older than the atlas.
+    """
+    text = spec.strip()
+    if text == INSTALLED:
+        return _installed()
+    if "==" in text:
+        kind, _, release = (part.strip() for part in text.partition("=="))
+        if kind and release:
+            return _release(kind.lower(), release)
+    elif text and (os.sep in text or os.path.lexists(text)):
+        path = Path(text)
+        note = f"facts read from the source at {printable(str(path))}"
+        return Resolved(str(path), extract(path), (note,))
+    raise InputError(
+        f"'{spec}' does not name an engine release",
+        advice=f"Write {INSTALLED}, sglang==X.Y.Z (from {releases()[0]} on), or the path of a source tree.",
+    )
+
+
+def _release(kind: str, release: str) -> Resolved:
+    if kind == KIND and release in releases():
+        return Resolved(f"{kind}=={release}", release_facts(release))
+    older = nearest_older(release) if kind == KIND else None
+    if older is None:
+        raise InputError(
+            f"no facts about {printable(kind)}=={printable(release)}",
+            advice=f"Known releases: {_known()}; or name the path of a source tree.",
+        )
+    note = (
+        f"there are no facts about sglang=={release}: those of sglang=={older}, the nearest older release, stand in "
+        "for it. Name the path of its source tree for its own."
+    )
+    return Resolved(f"sglang=={older}", release_facts(older), (note,))
+
+
+def _known() -> str:
+    return f"{KIND}=={releases()[0]} to {KIND}=={releases()[-1]}"
+
+
+def _installed() -> Resolved:
+    """The installed package: from the atlas where its files are the release's own, read from its source where not."""
+    from importlib import metadata  # 15 ms that a named release does not need
+
+    try:
+        package = metadata.distribution(KIND)
+    except metadata.PackageNotFoundError:
+        raise InputError(
+            "no engine is installed in this environment",
+            advice=f"Name a release instead: {_known()}; or the path of a source tree.",
+        ) from None
+    release = package.version
+    root = Path(str(package.locate_file("sglang"))) / "srt"
+    if release not in releases():
+        if not root.is_dir():  # an editable installation: the package lies elsewhere
+            return _release(KIND, release)
+        note = f"the atlas does not have sglang=={release}: its facts are read from the installed source"
+        return Resolved(f"sglang=={release}", extract(root), (note,))
+    facts = release_facts(release)
+    changed = _changed(package, facts)
+    if not changed:
+        return Resolved(f"sglang=={release}", facts)
+    note = f"the installed sglang=={release} was changed ({', '.join(changed)}): its facts are read from its source"
+    return Resolved(f"sglang=={release}", extract(root), (note,))
+
+
+def _changed(package: metadata.Distribution, facts: ReleaseFacts) -> list[str]:
+    """Files that facts were read from and that are not as they were installed, by the package's own record."""
+    import base64
+    import hashlib
+
+    wanted = {f"sglang/srt/{source.file}" for source in _sources(facts) if ".." not in source.file}
+    changed = []
+    for file in package.files or ():
+        name = file.as_posix()
+        if name not in wanted or file.hash is None or file.hash.mode != "sha256":
+            continue
+        try:
+            digest = hashlib.sha256(Path(str(package.locate_file(file))).read_bytes()).digest()
+        except OSError:
+            changed.append(name)
+            continue
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            changed.append(name)
+    return changed
+
+
+def _sources(value: object) -> Iterator[Source]:
+    """Every source anywhere in the facts."""
+    if isinstance(value, Source):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _sources(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _sources(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _sources(item)

@@ -1,0 +1,235 @@
+"""The loader of the first releases: it hands each tensor on to the target class's own `load_weights`.
+
+The drafter's loop takes the token map out and puts `model.` before all names but the head's; the Llama loader then
+skips some names, and is strict about shards: one whose fused parameter does not exist ends in an exception.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from eagle3lab.engines.extract.loop import (
+    WARNED,
+    LoopReading,
+    UnreadableError,
+    is_harmless,
+    literal,
+    open_loop,
+    words_in_name,
+)
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name, text_of
+from eagle3lab.engines.facts import NameRules, Prefix, Source, Special, Stacked
+
+
+def delegates(function: ast.FunctionDef) -> bool:
+    """Whether a `load_weights` calls that of its ancestor."""
+    return any(_is_super(node) for node in ast.walk(function))
+
+
+def _is_super(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "load_weights"
+        and called(node.func.value) == "super"
+    )
+
+
+def read_delegating(syntax: Syntax, owner: ClassRef, reading: LoopReading) -> NameRules:
+    """The rules of the drafter's loop and of the loader it hands on to, as one.
+
+    Raises:
+        UnreadableError: A statement of either has no form that is known here.
+    """
+    prefix = _read_own(reading)
+    parents = [base for base in syntax.bases(owner) if base.method("load_weights")]
+    function = parents[0].method("load_weights") if parents else None
+    if function is None:
+        raise UnreadableError("hands on to a loader that is not there", owner.source)
+    parent = _Parent(open_loop(parents[0], function), syntax.tree.text(owner.module.file) or "")
+    for statement in parent.reading.body:
+        parent.read(statement)
+    if parent.lookup is None:
+        raise UnreadableError("does not look parameters up in a way that is known", parents[0].source)
+    return NameRules(
+        renames=(),
+        special=(*reading.special, *parent.reading.special),
+        stacked=tuple(parent.reading.stacked),
+        prefixes=("",),
+        unmatched=WARNED,
+        source=parent.lookup,
+        own_prefix=prefix,
+        unmatched_shard=parent.unmatched_shard,
+        optional=tuple(dict.fromkeys(parent.optional)),
+        unfollowed=tuple(parent.unfollowed),
+    )
+
+
+def _read_own(reading: LoopReading) -> Prefix:
+    """`if "d2t" in name: keep`, then `if none of these in name: hand on with a prefix, elif the head: as it is`."""
+    if len(reading.body) != 2 or not all(isinstance(node, ast.If) for node in reading.body):
+        raise reading.fail("the loop is not understood", reading.body[0])
+    keep, hand_on = reading.body
+    assert isinstance(keep, ast.If) and isinstance(hand_on, ast.If)
+    map_words = words_in_name(reading.name, keep.test)
+    offsets = f"self.hot_token_id = {reading.weight} + torch.arange({reading.weight}.shape[0])"
+    if map_words is None or [ast.unparse(node) for node in keep.body] != [offsets] or keep.orelse:
+        raise reading.fail("what is done with the token map is not understood", keep)
+    excluded = _words_not_in_name(reading.name, hand_on.test)
+    head = hand_on.orelse[0] if len(hand_on.orelse) == 1 else None
+    head_words = words_in_name(reading.name, head.test) if isinstance(head, ast.If) else None
+    if excluded is None or head_words is None or len(head_words) != 1 or not isinstance(head, ast.If):
+        raise reading.fail("which tensors are handed on is not understood", hand_on)
+    as_it_is = f"super().load_weights([({reading.name}, {reading.weight})])"
+    if [ast.unparse(node) for node in head.body] != [as_it_is] or head.orelse:
+        raise reading.fail("how the head is handed on is not understood", head)
+    source = reading.module.source(keep)
+    reading.special += [Special(word, "hot_token_id", source) for word in map_words]
+    skipped = [word for word in excluded if word not in (*map_words, *head_words)]
+    reading.special += [Special(word, "skipped", reading.module.source(hand_on)) for word in skipped]
+    return _prefix(reading, hand_on, head_words[0])
+
+
+def _prefix(reading: LoopReading, node: ast.If, unless: str) -> Prefix:
+    """`new_name = f"model.{name}"; super().load_weights([(new_name, weight)])`."""
+    first = node.body[0]
+    if len(node.body) == 2 and isinstance(first, ast.Assign) and isinstance(first.value, ast.JoinedStr):
+        parts, new = first.value.values, dotted_name(first.targets[0])
+        handed = f"super().load_weights([({new}, {reading.weight})])"
+        if (
+            len(parts) == 2
+            and isinstance(parts[1], ast.FormattedValue)
+            and ast.unparse(node.body[1]) == handed
+        ):
+            text = text_of(parts[0])
+            if text is not None and dotted_name(parts[1].value) == reading.name:
+                return Prefix(text, unless, reading.module.source(first))
+    raise reading.fail("how tensors are handed on is not understood", node)
+
+
+def _words_not_in_name(name: str, test: ast.expr) -> list[str] | None:
+    """The literals of `"x" not in name and "y" not in name`."""
+    words = []
+    for value in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+        if not (isinstance(value, ast.Compare) and isinstance(value.ops[0], ast.NotIn)):
+            return None
+        word = text_of(value.left)
+        if word is None or dotted_name(value.comparators[0]) != name:
+            return None
+        words.append(word)
+    return words
+
+
+class _Parent:
+    """The loader that tensors are handed on to."""
+
+    def __init__(self, reading: LoopReading, drafter: str) -> None:
+        self.reading = reading
+        self._drafter = drafter
+        self.lookup: Source | None = None
+        self.unmatched_shard: str | None = None
+        self.optional: list[str] = []
+        self.unfollowed: list[str] = []
+
+    def read(self, node: ast.stmt) -> None:
+        """One statement of its loop."""
+        if isinstance(node, ast.If):
+            if not self._never_holds(node):
+                self._condition(node)
+        elif isinstance(node, ast.For):
+            self._shards(node)
+        elif isinstance(node, ast.Assign) and called(node.value) == "get_layer_id":
+            return  # only of use to the condition on pipeline stages
+        elif not is_harmless(node):
+            raise self.reading.fail("a statement of the loop is not understood", node)
+
+    def _never_holds(self, node: ast.If) -> bool:
+        """Layers of other pipeline stages are left out, but a drafter has no stages: its model lacks the attribute."""
+        parts = (
+            node.test.values
+            if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+            else []
+        )
+        asked = [part for part in parts if called(part) == "hasattr" and isinstance(part, ast.Call)]
+        attributes = [text_of(part.args[1]) for part in asked if dotted_name(part.args[0]) == "self.model"]
+        return any(attribute is not None and attribute not in self._drafter for attribute in attributes)
+
+    def _condition(self, node: ast.If) -> None:
+        name, source = self.reading.name, self.reading.module.source(node)
+        words = words_in_name(name, node.test)
+        if words is not None and not isinstance(node.body[-1], ast.Continue):
+            # Scales of a quantised cache get other names; they are looked into no further.
+            self.unfollowed += words
+            return
+        if len(node.body) != 1 or not isinstance(node.body[0], ast.Continue) or node.orelse:
+            raise self.reading.fail("a condition of the loop is not understood", node)
+        if words is not None:
+            self.reading.special += [Special(word, "skipped", source) for word in words]
+            return
+        parts = (
+            node.test.values
+            if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+            else []
+        )
+        if len(parts) == 2 and ast.unparse(parts[0]) == "self.config.tie_word_embeddings":
+            tied = words_in_name(name, parts[1])
+            if tied is not None:
+                self.reading.special += [Special(word, "skipped", source, "tied") for word in tied]
+                return
+        if len(parts) == 2 and called(parts[0]) == "startswith" and isinstance(parts[0], ast.Call):
+            start = text_of(parts[0].args[0])
+            if start is not None:
+                self.unfollowed.append(start)
+                return
+        raise self.reading.fail("a condition of the loop is not understood", node)
+
+    def _shards(self, node: ast.For) -> None:
+        """The loop over fused parameters, whose `else` handles all other names."""
+        reading = self.reading
+        table = reading.tables.get(dotted_name(node.iter) or "")
+        if not isinstance(table, ast.List | ast.Tuple) or not isinstance(node.target, ast.Tuple):
+            raise reading.fail("a loop over shards is not understood", node)
+        fused, part, _ = (dotted_name(element) for element in node.target.elts)
+        for entry in table.elts:
+            values = literal(entry)
+            if not isinstance(values, tuple) or len(values) != 3:
+                raise reading.fail("an entry of the shards is not a literal", entry)
+            reading.stacked.append(Stacked(values[1], values[0], values[2], reading.module.source(entry)))
+        opening = [
+            f"if {part} not in {reading.name}:\n    continue",
+            f"{reading.name} = {reading.name}.replace({part}, {fused})",
+        ]
+        if [ast.unparse(inner) for inner in node.body[:2]] != opening:
+            raise reading.fail("a loop over shards is not understood", node)
+        rest = self._optional(node.body[2:])
+        known = f"{reading.parameters}[{reading.name}]"
+        if not rest or not isinstance(rest[0], ast.Assign) or ast.unparse(rest[0].value) != known:
+            raise reading.fail("shards are looked up in a way that is not known", node)
+        self.unmatched_shard = "KeyError"
+        self._plain(self._optional(node.orelse), node)
+
+    def _optional(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Leave out `if name.endswith(".bias") and name not in params: continue`, and remember the ending."""
+        reading = self.reading
+        for number, node in enumerate(body):
+            if not isinstance(node, ast.If) or not isinstance(node.body[0], ast.Continue):
+                return body[number:]
+            parts = node.test.values if isinstance(node.test, ast.BoolOp) else []
+            absent = f"{reading.name} not in {reading.parameters}"
+            if len(parts) != 2 or called(parts[0]) != "endswith" or ast.unparse(parts[1]) != absent:
+                raise reading.fail("a condition on names is not understood", node)
+            ending = text_of(parts[0].args[0]) if isinstance(parts[0], ast.Call) else None
+            if ending is None:
+                raise reading.fail("a condition on names is not understood", node)
+            self.optional.append(ending)
+        return []
+
+    def _plain(self, body: list[ast.stmt], loop: ast.For) -> None:
+        reading, guard = self.reading, body[0] if body else None
+        tests = {f"{reading.name} in {reading.parameters}", f"{reading.name} in {reading.parameters}.keys()"}
+        if len(body) != 1 or not isinstance(guard, ast.If) or ast.unparse(guard.test) not in tests:
+            raise reading.fail("parameters are looked up in a way that is not known", loop)
+        said = [called(node.value) for node in guard.orelse if isinstance(node, ast.Expr)]
+        if said != ["warning"] or len(guard.orelse) != 1:
+            raise reading.fail("what happens to an unknown name is not understood", guard)
+        self.lookup = reading.module.source(guard)

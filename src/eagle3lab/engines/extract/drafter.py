@@ -1,0 +1,163 @@
+"""The class that serves EAGLE-3 drafters: its parameters, sizes, switches, and what stops it from being built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from eagle3lab.engines.extract.construct import Builder
+from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax
+from eagle3lab.engines.extract.values import Config, Leaf, Module
+from eagle3lab.engines.facts import ConstructionRule, Parameter, Size, Source, Switch
+
+_FIRST_STRICT = (5, 4)
+_NOT_NULL = """\
+Validation error for field 'vocab_size':
+    TypeError: Field 'vocab_size' expected int, got NoneType (value: None)"""
+_HEADS = """\
+Class validation error for validator 'validate_architecture':
+    ValueError: The hidden size ({hidden_size}) is not a multiple of \
+the number of attention heads ({num_attention_heads})."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What the constructors show.
+
+    Attributes:
+        parameters: In the order of `named_parameters()`.
+        sizes: By name.
+        switches: By name.
+        construction: What must hold, in the order it is met.
+    """
+
+    parameters: tuple[Parameter, ...]
+    sizes: dict[str, Size]
+    switches: dict[str, Switch]
+    construction: tuple[ConstructionRule, ...]
+
+
+def build_drafter(syntax: Syntax, cls: ClassRef) -> Built:
+    """Follow the constructors of `cls`.
+
+    Raises:
+        UnreadableError: A parameter depends on something that cannot be followed.
+    """
+    builder = Builder(syntax)
+    module = builder.build(cls, {"config": Config(), "0": Config()})
+    sizes: dict[str, Size] = {}
+    switches = dict(builder.checks.switches)
+    parameters = []
+    for name, leaf in _named(module, "", set()):
+        rows, columns, later = (
+            _named_sizes(part, sizes) for part in (leaf.rows, leaf.columns, leaf.later_columns)
+        )
+        when = None
+        if leaf.when is not None:
+            when = leaf.when.name
+            switches.setdefault(when, leaf.when)
+        parameters.append(Parameter(name, leaf.kind, rows, columns, later, when, leaf.source))
+    if not parameters:
+        raise UnreadableError("its constructor makes no parameters", cls.source)
+    rules = (*_before(syntax), *builder.checks.rules, *_after(syntax, builder, switches, parameters))
+    return Built(tuple(parameters), sizes, switches, rules)
+
+
+def _named(module: Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
+    """Parameters with their names; one that is reached twice counts where it is reached first."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    # A module's own parameters come before those of its modules.
+    for name, value in module.attributes.items():
+        if isinstance(value, Leaf):
+            yield prefix + name, value
+    for name, value in module.attributes.items():
+        if isinstance(value, Module):
+            yield from _named(value, f"{prefix}{name}.", seen)
+
+
+def _named_sizes(shape: tuple[str | int | Size, ...], sizes: dict[str, Size]) -> tuple[str | int, ...]:
+    named: list[str | int] = []
+    for factor in shape:
+        if isinstance(factor, Size):
+            known = sizes.setdefault(factor.name, factor)
+            if replace(known, source=factor.source) != factor:  # the same on another line is the same
+                raise UnreadableError(f"{factor.name} is computed in two ways", factor.source)
+            named.append(factor.name)
+        else:
+            named.append(factor)
+    return tuple(named)
+
+
+def _before(syntax: Syntax) -> Iterator[ConstructionRule]:
+    """What is checked before any constructor runs: by transformers, when the config is read."""
+    source = _config_line(syntax)
+    if source is not None:
+        message = "Unrecognized model. Should have a `model_type` key in its config.json."
+        yield ConstructionRule("model_type stated", "ValueError", message, None, (), None, source)
+    strict = _strict_config(syntax)
+    if strict is not None:
+        exception = "StrictDataclassClassValidationError"
+        yield ConstructionRule("hidden size multiple of heads", exception, _HEADS, None, (), None, strict)
+
+
+def _after(
+    syntax: Syntax, builder: Builder, switches: dict[str, Switch], parameters: list[Parameter]
+) -> Iterator[ConstructionRule]:
+    """What is checked when the logits processor gets its copy of the config, and where a null size ends."""
+    tied = next((s for s in builder.checks.switches.values() if s.any == ("tie_word_embeddings",)), None)
+    head = next((p for p in parameters if p.name == "lm_head.weight"), None)
+    if builder.checks.head_config is not None and _strict_config(syntax) is not None and head is not None:
+        own = switches[head.when] if head.when else None
+        if own is not None:
+            tied = tied or Switch("tied", own.source, own.none, (), ())
+            switches["tied"] = tied
+            yield ConstructionRule(
+                "draft_vocab_size not null",
+                "StrictDataclassFieldValidationError",
+                _NOT_NULL,
+                None,
+                (),
+                "tied",
+                builder.checks.head_config,
+            )
+    if head is not None and head.rows == ("draft_vocab_size",):
+        message = "unsupported operand type(s) for +: 'NoneType' and 'int'"
+        yield ConstructionRule(
+            "draft_vocab_size not null", "TypeError", message, None, (), head.when, head.source
+        )
+
+
+def transformers_pin(syntax: Syntax) -> tuple[Source, bool] | None:
+    """The line that requires transformers, and whether that one's config classes check what they are given.
+
+    They do from transformers 5.4 on. None if the requirement cannot be seen, or names no version.
+    """
+    found = syntax.tree.requirement("transformers")
+    version = re.search(r"transformers\s*[=<>~!]+\s*(\d+)\.(\d+)", found[0]) if found else None
+    if found is None or version is None:
+        return None
+    text, file, line = found
+    return Source(file, line, text), (int(version[1]), int(version[2])) >= _FIRST_STRICT
+
+
+def _strict_config(syntax: Syntax) -> Source | None:
+    pin = transformers_pin(syntax)
+    return pin[0] if pin is not None and pin[1] else None
+
+
+def _config_line(syntax: Syntax) -> Source | None:
+    """Where the drafter's config.json is read."""
+    for file in syntax.tree.holding("AutoConfig.from_pretrained("):
+        module = syntax.module(file) if "hf_transformers" in file else None
+        if module is None:
+            continue
+        parser = module.classes.get("HfModelConfigParser")
+        function = parser.method("parse") if parser else module.functions.get("get_config")
+        if function is not None:
+            words = "config = AutoConfig.from_pretrained("
+            return module.matching(words, function.lineno, function.end_lineno)
+    return None

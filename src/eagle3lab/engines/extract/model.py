@@ -1,0 +1,284 @@
+"""What can be read from a source tree, typed; what could not be read stands beside it, never in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from eagle3lab.engines.facts import (
+    Acceptance,
+    Capture,
+    ConstructionRule,
+    DrafterClass,
+    EngineFacts,
+    FromTarget,
+    NameRules,
+    Parameter,
+    Size,
+    Source,
+    Switch,
+    VocabularyPadding,
+)
+from eagle3lab.errors import InputError
+
+DrafterKind = Literal["EAGLE-3", "EAGLE-1", "other"]
+LoaderOrigin = Literal["own", "inherited"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A fact that could not be read.
+
+    Attributes:
+        fact: Which: a field of `ReleaseFacts`, with a part of it after a dot where only that is unknown.
+        reason: Why, in plain words.
+        place: The file, with the line where there is one, that was looked at.
+    """
+
+    fact: str
+    reason: str
+    place: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.fact}: {self.reason} ({self.place})"
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """A registered class that drafts: its forward pass starts from the hidden states of the target.
+
+    Attributes:
+        name: The class; what a config's `architectures` must say.
+        module: Where it is defined.
+        kind: "EAGLE-3" if it turns draft ids into target ids (it has a hot_token_id), "EAGLE-1" if it joins one
+            hidden state and one embedding in a layer called fc and nothing else, "other" for the rest (the
+            multi-token-prediction layers of particular targets).
+        ancestors: Classes of the engine it descends from, nearest first.
+        loader: Whether `load_weights` is its own.
+        source: Where the class begins.
+    """
+
+    name: str
+    module: str
+    kind: DrafterKind
+    ancestors: tuple[str, ...]
+    loader: LoaderOrigin
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What explicit layer ids become under a condition.
+
+    Attributes:
+        when: The condition as the source has it; "" for "otherwise" or "always".
+        added: What is added to every id to make a capture point.
+    """
+
+    when: str
+    added: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A class that can hand auxiliary hidden states to a drafter: it has `set_eagle3_layers_to_capture`.
+
+    Attributes:
+        name: The class with the method.
+        module: Where it is defined.
+        architectures: Registered classes that have the method from it, itself included if it is registered.
+        delegates_to: The attribute whose method of the same name it calls instead of capturing itself.
+        takes_ids: Whether the method takes layer ids at all.
+        default_layers: Capture points without ids, as expressions in n; None if it delegates.
+        shifts: What explicit ids become, the first condition that holds; empty if it delegates or takes none.
+        source: Where the method begins.
+    """
+
+    name: str
+    module: str
+    architectures: tuple[str, ...]
+    delegates_to: str | None
+    takes_ids: bool
+    default_layers: tuple[str, ...] | None
+    shifts: tuple[Shift, ...]
+    source: Source
+
+    @property
+    def rule(self) -> str:
+        """What becomes of explicit ids, in words: "+1", "verbatim", "+1 if layer_ids[0] == 1, else verbatim"."""
+        if self.delegates_to is not None:
+            return f"as {self.delegates_to}"
+        if not self.takes_ids:
+            return "ignored"
+        words = ["verbatim" if shift.added == 0 else f"{shift.added:+d}" for shift in self.shifts]
+        parts = [
+            f"{word} if {s.when}" if s.when else word for word, s in zip(words, self.shifts, strict=True)
+        ]
+        return ", else ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value that the engine reads from the drafter's config.
+
+    Attributes:
+        key: The config key, dotted where nested.
+        source: Where it is read.
+    """
+
+    key: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureWiring:
+    """Which ids reach the target, and when.
+
+    Attributes:
+        ids: Where layer ids are read from; empty if they never are.
+        use_aux_hidden_state: Where the switch that turns capture off is read from; None if it is not read.
+        graphs: "config ids" if CUDA graphs are captured with what the config says, "default layers" if the
+            method is called without ids just before.
+        graphs_source: The call before graphs are captured, or the call that sets the ids.
+    """
+
+    ids: tuple[Reading, ...]
+    use_aux_hidden_state: Reading | None
+    graphs: Literal["config ids", "default layers"]
+    graphs_source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithms:
+    """What `--speculative-algorithm` accepts.
+
+    Attributes:
+        names: Every accepted name, sorted.
+        aliases: Names that mean another one.
+        source: Where the names are listed.
+    """
+
+    names: tuple[str, ...]
+    aliases: Mapping[str, str]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLog:
+    """The decode log line.
+
+    Attributes:
+        pieces: The format strings that are put one after the other, in order; fields are in braces, and a piece
+            that is only appended under a condition is included.
+        source: Where the line begins.
+    """
+
+    pieces: tuple[str, ...]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFacts:
+    """Everything read from one source tree. None means unknown, and `unknown` says why.
+
+    The first block is what `EngineFacts` needs; `engine_facts` puts it together.
+
+    Attributes:
+        release: The release the package names.
+        drafter: The class that serves EAGLE-3 drafters with a Llama layer.
+        names: Its `load_weights`.
+        sizes: Sizes it computes.
+        switches: Decisions it takes from the config.
+        parameters: Its parameters.
+        construction: What stops it from being built.
+        vocabulary: How vocabularies are padded.
+        zero_filled: Kinds of parameters whose short tensors are filled up.
+        zero_filled_source: Where.
+        from_target: What the target supplies.
+        capture: Which hidden states a Llama target hands over.
+        acceptance: The formulas of the decode log.
+        config_checked: Whether the required transformers checks what its config classes are given.
+        config_source: The line that requires it.
+        drafters: Every drafter class.
+        targets: Every class that can capture.
+        wiring: Which ids reach the target.
+        algorithms: Accepted algorithms.
+        log: The decode log line.
+        metrics: Names of the metrics about speculation.
+        meta_info: Fields about speculation in a request's `meta_info`.
+        unknown: What could not be read.
+    """
+
+    release: str | None
+    drafter: DrafterClass | None
+    names: NameRules | None
+    sizes: Mapping[str, Size]
+    switches: Mapping[str, Switch]
+    parameters: tuple[Parameter, ...] | None
+    construction: tuple[ConstructionRule, ...]
+    vocabulary: VocabularyPadding | None
+    zero_filled: tuple[str, ...]
+    zero_filled_source: Source | None
+    from_target: tuple[FromTarget, ...]
+    capture: Capture | None
+    acceptance: Acceptance | None
+    config_checked: bool | None
+    config_source: Source | None
+    drafters: tuple[Drafter, ...]
+    targets: tuple[Target, ...]
+    wiring: CaptureWiring | None
+    algorithms: Algorithms | None
+    log: DecodeLog | None
+    metrics: tuple[str, ...]
+    meta_info: tuple[str, ...]
+    unknown: tuple[Unknown, ...]
+
+    def engine_facts(self, label: str | None = None) -> EngineFacts:
+        """The facts a load is simulated from.
+
+        Args:
+            label: Stands for the release where the package names none.
+
+        Raises:
+            InputError: One of them is unknown.
+        """
+        needed = (
+            "drafter",
+            "names",
+            "parameters",
+            "vocabulary",
+            "capture",
+            "acceptance",
+            "zero_filled_source",
+        )
+        missing = [name for name in needed if getattr(self, name) is None]
+        broken = {entry.fact.partition(".")[0] for entry in self.unknown}
+        missing += [n for n in ("sizes", "switches", "construction", "from_target") if n in broken]
+        if missing:
+            why = [str(entry) for entry in self.unknown if entry.fact.partition(".")[0] in missing]
+            raise InputError(
+                f"the source does not show what this SGLang does with a drafter: {'; '.join(why) or missing[0]}",
+                advice="Name the release it was made from instead, for example sglang==0.5.9.",
+            )
+        assert self.drafter and self.names and self.parameters and self.vocabulary
+        assert self.capture and self.acceptance and self.zero_filled_source
+        return EngineFacts(
+            kind="sglang",
+            release=self.release or label or "unknown",
+            drafter=self.drafter,
+            names=self.names,
+            sizes=self.sizes,
+            switches=self.switches,
+            parameters=self.parameters,
+            construction=self.construction,
+            vocabulary=self.vocabulary,
+            zero_filled=self.zero_filled,
+            zero_filled_source=self.zero_filled_source,
+            from_target=self.from_target,
+            capture=self.capture,
+            acceptance=self.acceptance,
+            config_checked=bool(self.config_checked),
+            config_source=self.config_source,
+        )

@@ -1,0 +1,219 @@
+"""The syntax tree of a source tree's files: classes and their ancestors, functions, and the line of every node."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from eagle3lab.engines.extract.tree import SourceTree
+from eagle3lab.engines.facts import Source
+
+_PACKAGE = "sglang.srt."
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRef:
+    """A class where it is defined."""
+
+    module: Module
+    node: ast.ClassDef
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.node.name
+
+    @property
+    def source(self) -> Source:
+        """Its first line."""
+        return self.module.source(self.node)
+
+    def method(self, name: str) -> ast.FunctionDef | None:
+        """The method of that name in its own body; None if it only inherits one."""
+        found = [n for n in self.node.body if isinstance(n, ast.FunctionDef) and n.name == name]
+        return found[-1] if found else None
+
+
+class Module:
+    """One file, parsed."""
+
+    def __init__(self, file: str, text: str, tree: ast.Module) -> None:
+        self.file = file
+        self.tree = tree
+        # As the parser counts them: str.splitlines would also break at form feeds.
+        self._lines = _NEWLINE.split(text)
+
+    def source(self, node: ast.AST) -> Source:
+        """Where `node` begins."""
+        return self.line(getattr(node, "lineno", 1))
+
+    def line(self, number: int) -> Source:
+        """Line `number`, 1-based."""
+        text = self._lines[number - 1].strip() if 0 < number <= len(self._lines) else ""
+        return Source(self.file, number, text)
+
+    def matching(self, words: str, start: int = 1, stop: int | None = None) -> Source | None:
+        """The first line from `start` to `stop` that holds `words`."""
+        for number, text in enumerate(self._lines[start - 1 : stop], start):
+            if words in text:
+                return self.line(number)
+        return None
+
+    @property
+    def dotted(self) -> str:
+        """As it is imported."""
+        return _PACKAGE + self.file.removesuffix(".py").replace("/", ".")
+
+    @cached_property
+    def classes(self) -> dict[str, ClassRef]:
+        """Classes of the file by name, those in top-level `if` and `try` blocks included; the last one wins."""
+        return {
+            node.name: ClassRef(self, node) for node in top_level(self.tree) if isinstance(node, ast.ClassDef)
+        }
+
+    @cached_property
+    def functions(self) -> dict[str, ast.FunctionDef]:
+        """Functions of the file by name."""
+        return {node.name: node for node in top_level(self.tree) if isinstance(node, ast.FunctionDef)}
+
+    @cached_property
+    def imported(self) -> dict[str, tuple[str, str]]:
+        """Local name to (file, name there) for what is imported from other files of the engine."""
+        names: dict[str, tuple[str, str]] = {}
+        for node in top_level(self.tree):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.level == 0
+                and (node.module or "").startswith(_PACKAGE)
+            ):
+                file = str(node.module).removeprefix(_PACKAGE).replace(".", "/")
+                names |= {alias.asname or alias.name: (file, alias.name) for alias in node.names}
+        return names
+
+
+class Syntax:
+    """The files of a source tree, parsed on demand.
+
+    Attributes:
+        tree: The source tree.
+        broken: Files that are not Python this interpreter can parse, with the reason.
+    """
+
+    def __init__(self, tree: SourceTree) -> None:
+        self.tree = tree
+        self.broken: dict[str, str] = {}
+        self._modules: dict[str, Module | None] = {}
+
+    def module(self, file: str) -> Module | None:
+        """The file, parsed; None if it is absent or broken."""
+        if file not in self._modules:
+            self._modules[file] = self._parse(file)
+        return self._modules[file]
+
+    def modules_holding(self, word: str, under: str = "") -> Iterator[Module]:
+        """The parsed files whose text holds `word`."""
+        for file in self.tree.holding(word, under):
+            module = self.module(file)
+            if module is not None:
+                yield module
+
+    def resolve(self, module: Module, name: str) -> ClassRef | None:
+        """The class that `name` means in `module`, followed through imports inside the engine."""
+        seen: set[tuple[str, str]] = set()
+        here: Module | None = module
+        while here is not None and (here.file, name) not in seen:
+            seen.add((here.file, name))
+            if name in here.classes:
+                return here.classes[name]
+            if name not in here.imported:
+                return None
+            file, name = here.imported[name]
+            here = self.module(f"{file}.py") or self.module(f"{file}/__init__.py")
+        return None
+
+    def bases(self, cls: ClassRef) -> tuple[ClassRef, ...]:
+        """The ancestors inside the engine, nearest first (depth first, each once)."""
+        found: list[ClassRef] = []
+        self._collect(cls, found)
+        return tuple(found)
+
+    def _collect(self, cls: ClassRef, found: list[ClassRef]) -> None:
+        for base in cls.node.bases:
+            if not isinstance(base, ast.Name):
+                continue
+            # `class LlamaDecoderLayer(LlamaDecoderLayer)` names the imported class, not itself.
+            parent = self._imported(cls.module, base.id) if base.id == cls.name else None
+            parent = parent or self.resolve(cls.module, base.id)
+            if parent is not None and parent.node is not cls.node and parent not in found:
+                found.append(parent)
+                self._collect(parent, found)
+
+    def _imported(self, module: Module, name: str) -> ClassRef | None:
+        if name not in module.imported:
+            return None
+        file, name = module.imported[name]
+        there = self.module(f"{file}.py")
+        return None if there is None else self.resolve(there, name)
+
+    def method(self, cls: ClassRef, name: str) -> tuple[ClassRef, ast.FunctionDef] | None:
+        """The method as the class has it: its own, or that of its nearest ancestor."""
+        for owner in (cls, *self.bases(cls)):
+            found = owner.method(name)
+            if found is not None:
+                return owner, found
+        return None
+
+    def _parse(self, file: str) -> Module | None:
+        text = self.tree.text(file)
+        if text is None:
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return Module(file, text, ast.parse(text))
+        except SyntaxError as error:
+            self.broken[file] = f"line {error.lineno}: {error.msg}"
+        except (ValueError, RecursionError, MemoryError) as error:
+            self.broken[file] = f"cannot be parsed: {type(error).__name__}"
+        return None
+
+
+def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements of a module, with those in top-level `if`, `try` and `with` blocks."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for field in ("body", "orelse", "finalbody"):
+                waiting += getattr(node, field, [])
+            for handler in getattr(node, "handlers", []):
+                waiting += handler.body
+
+
+def dotted_name(node: ast.AST) -> str | None:
+    """`a.b.c` for a chain of names, None for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted_name(node.value)
+        return None if inner is None else f"{inner}.{node.attr}"
+    return None
+
+
+def called(node: ast.AST) -> str | None:
+    """Name of the function that a call calls, without what it is looked up in; None if it is no call."""
+    if not isinstance(node, ast.Call):
+        return None
+    name = dotted_name(node.func)
+    return None if name is None else name.rpartition(".")[2]
+
+
+def text_of(node: ast.AST | None) -> str | None:
+    """The value of a string literal, None for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

@@ -1,0 +1,92 @@
+"""The simulator's rules against the releases' own `load_weights`, name by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from eagle3lab.engines.atlas import oracle, release_facts
+from eagle3lab.engines.atlas.oracle import (
+    OracleError,
+    disagreements,
+    families,
+    generated,
+    parameter_names,
+    run_loader,
+    simulated,
+)
+from eagle3lab.engines.facts import NameRules, Parameter
+from tests.extract.trees import INSTALLED, LOADER, root_of, small_copy
+
+NAMES = [*families(), *generated(1500)]
+
+
+def rules_of(release: str) -> tuple[NameRules, tuple[Parameter, ...]]:
+    facts = release_facts(release)
+    assert facts.names is not None and facts.parameters is not None
+    return facts.names, facts.parameters
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", INSTALLED)
+def test_simulator_and_release_agree_on_every_name(release: str) -> None:
+    assert disagreements(root_of(release), *rules_of(release), NAMES) == []
+
+
+@pytest.mark.engine
+def test_the_names_reach_every_outcome() -> None:
+    rules, parameters = rules_of("0.5.23")
+    known = parameter_names(parameters)
+    fates = run_loader(root_of("0.5.23"), known, NAMES)
+    reached = {fate[1] for fate in fates if fate[0] == "loaded"}
+    assert reached == set(known)
+    assert {fate[2] for fate in fates if fate[0] == "loaded"} == {None, "q", "k", "v", 0, 1}
+    counts = Counter(fate[0] for fate in fates)
+    assert counts.keys() == {"loaded", "nothing", "token map"} and min(counts.values()) > 5
+    assert fates == [simulated(name, rules, set(known)) for name in NAMES]
+
+
+@pytest.mark.engine
+def test_wrong_rules_are_found_out() -> None:
+    rules, parameters = rules_of("0.5.23")
+    known = parameter_names(parameters)
+    fates = run_loader(root_of("0.5.23"), known, NAMES)
+
+    def wrong(changed: NameRules) -> int:
+        return sum(simulated(n, changed, set(known)) != fate for n, fate in zip(NAMES, fates, strict=True))
+
+    assert wrong(rules) == 0
+    # Without the rule that skips t2d its names are dropped all the same, so its absence cannot be seen.
+    for table, entries in (
+        ("renames", rules.renames),
+        ("special", rules.special[:1]),
+        ("stacked", rules.stacked),
+    ):
+        for entry in entries:
+            fewer = tuple(other for other in getattr(rules, table) if other != entry)
+            assert wrong(dataclasses.replace(rules, **{table: fewer})), entry
+    assert wrong(dataclasses.replace(rules, prefixes=rules.prefixes[:1]))
+    assert wrong(dataclasses.replace(rules, unmatched="dropped with a warning"))
+    assert wrong(dataclasses.replace(rules, unmatched_shard="KeyError"))
+    assert disagreements(root_of("0.5.23"), *rules_of("0.5.9"), NAMES)
+
+
+def test_a_loader_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = "        for name, loaded_weight in weights:\n"
+    small_copy(tmp_path, {LOADER: (loop, f"        while True:\n            pass\n{loop}")})
+    monkeypatch.setattr(oracle, "LIMIT_SECONDS", 1)
+    with pytest.raises(OracleError, match="longer than 1 s"):
+        run_loader(tmp_path, ["lm_head.weight"], ["x"])
+
+
+def test_a_loader_that_raises_says_so(tmp_path: Path) -> None:
+    loop = "        for name, loaded_weight in weights:\n"
+    small_copy(tmp_path, {LOADER: (loop, f"{loop}            raise KeyError(name)\n")})
+    assert run_loader(tmp_path, ["lm_head.weight"], ["x"]) == [("raised", "KeyError")]
+
+
+def test_generated_names_are_the_same_every_time() -> None:
+    assert generated(50, seed=3) == generated(50, seed=3) != generated(50, seed=4)

@@ -1,0 +1,138 @@
+"""Renaming the tensors of a head against `cp` of the same folder, whole processes.
+
+    python benchmarks/repair_copy.py [--mb 1000] [--rounds 5]
+
+The head is named `layers.0.*` and repaired for SGLang 0.5.9, so that its one file is written anew: start of Python,
+plan, copy, sync to the disk, simulated load, journal. `cp -r` syncs nothing, so it is timed alone and followed by a
+sync of its copy, which is what the repair does. The commands alternate; ratios are of the best of the rounds, because
+the disk is shared. Aim: at least half the speed of `cp` and sync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from math import prod
+from pathlib import Path
+
+HIDDEN, HEADS, HEAD_DIM, VOCABULARY, DRAFT = 2048, 32, 64, 32000, 16000
+AIM = 0.5
+BLOCK = 2**20
+ITEM_BYTES = {"BF16": 2, "I64": 8, "BOOL": 1}
+
+
+def tensors(intermediate: int) -> dict[str, tuple[str, list[int]]]:
+    """Names, dtypes and shapes of a head; the feed-forward width sets its size."""
+    layer = {
+        "hidden_norm.weight": [HIDDEN],
+        "input_layernorm.weight": [HIDDEN],
+        "post_attention_layernorm.weight": [HIDDEN],
+        "mlp.down_proj.weight": [HIDDEN, intermediate],
+        "mlp.gate_proj.weight": [intermediate, HIDDEN],
+        "mlp.up_proj.weight": [intermediate, HIDDEN],
+        "self_attn.k_proj.weight": [HEADS * HEAD_DIM, 2 * HIDDEN],
+        "self_attn.o_proj.weight": [HIDDEN, HEADS * HEAD_DIM],
+        "self_attn.q_proj.weight": [HEADS * HEAD_DIM, 2 * HIDDEN],
+        "self_attn.v_proj.weight": [HEADS * HEAD_DIM, 2 * HIDDEN],
+    }
+    outside = {"fc.weight": [HIDDEN, 3 * HIDDEN], "lm_head.weight": [DRAFT, HIDDEN], "norm.weight": [HIDDEN]}
+    names = {f"layers.0.{name}": shape for name, shape in layer.items()} | outside
+    maps = {"d2t": ("I64", [DRAFT]), "t2d": ("BOOL", [VOCABULARY])}
+    return maps | {name: ("BF16", shape) for name, shape in names.items()}
+
+
+def write_head(folder: Path, megabytes: int) -> int:
+    """Write a head of about this size into `folder`, values random but for d2t; its size in bytes."""
+    bare = sum(prod(shape) * ITEM_BYTES[dtype] for dtype, shape in tensors(0).values())
+    intermediate = max(64, (megabytes * 10**6 - bare) // (6 * HIDDEN) // 64 * 64)
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": intermediate,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "head_dim": HEAD_DIM,
+        "num_hidden_layers": 1,
+        "vocab_size": VOCABULARY,
+        "draft_vocab_size": DRAFT,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    header, end = {}, 0
+    for name, (dtype, shape) in tensors(intermediate).items():
+        size = prod(shape) * ITEM_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        # Row j stands for token j + j // 3: offsets that ascend.
+        rows = [j + j // 3 for j in range(DRAFT)]
+        marks = bytearray(VOCABULARY)
+        for row in rows:
+            marks[row] = 1
+        offsets = struct.pack(f"<{DRAFT}q", *(row - j for j, row in enumerate(rows)))
+        file.write(struct.pack("<Q", len(text)) + text + offsets + marks)
+        left, block = end - len(offsets) - len(marks), os.urandom(BLOCK)
+        while left:
+            left -= file.write(block[:left])
+        os.fsync(file.fileno())
+    return 8 + len(text) + end
+
+
+def run(command: list[str]) -> tuple[float, float]:
+    """Run a command to its end: wall time in seconds, peak resident memory in MB."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{command} ended with {process.returncode}")
+    return wall, usage.ru_maxrss / 1024
+
+
+def main() -> int:
+    """Measure and print; exit status 1 where the aim is missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mb", type=int, default=1000, help="size of the head (default 1000)")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="eagle3lab-bench-") as folder:
+        head, copy = Path(folder, "head"), Path(folder, "copy")
+        head.mkdir()
+        size = write_head(head, options.mb)
+        script = str(Path(sys.executable).with_name("eagle3lab"))
+        copied = f"cp -r {head} {copy}"
+        commands = {
+            "eagle3lab repair": [script, "repair", str(head), "--for", "sglang==0.5.9", "--out", str(copy)],
+            "cp -r": copied.split(),
+            "cp -r; sync": ["sh", "-c", f"{copied} && sync {copy}/*"],
+        }
+        seen: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        for _ in range(options.rounds):
+            for name, command in commands.items():
+                seen[name].append(run(command))
+                shutil.rmtree(copy)
+    print(f"a head of {size / 1e6:.0f} MB, best of {options.rounds}")
+    walls = {name: min(wall for wall, _ in runs) for name, runs in seen.items()}
+    for name, wall in walls.items():
+        peak = max(memory for _, memory in seen[name])
+        print(f"{name:18} {wall:6.2f} s  {size / 1e6 / wall:7.0f} MB/s  peak {peak:5.0f} MB")
+    ours = walls["eagle3lab repair"]
+    ratio = walls["cp -r; sync"] / ours
+    print(f"speed against cp and sync {ratio:.2f} (aim {AIM}), against cp alone {walls['cp -r'] / ours:.2f}")
+    return 0 if ratio >= AIM else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,257 @@
+"""config.json: the dialect, the class, and the values that the weights themselves prove."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from eagle3lab.checkpoint.dialects import flat_config
+from eagle3lab.repair.layer_ids import capture_wiring
+from eagle3lab.repair.model import ABSENT, Change, ConfigEdit
+from eagle3lab.text import printable
+
+if TYPE_CHECKING:
+    from eagle3lab.checkpoint import TensorInfo
+    from eagle3lab.engines import EngineFacts
+    from eagle3lab.repair.working_copy import WorkingCopy
+
+_LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|midlayer)(?:\.(\d+))?\.")
+
+
+def repair_dialect(copy: WorkingCopy) -> Change | None:
+    """From speculators' nested config to the flat one."""
+    config = copy.config
+    if config.dialect != "speculators":
+        return None
+    architecture = copy.engine.drafter.architectures[0]
+    named = ", ".join(map(printable, config.architectures)) or "no class"
+    edit = copy.set_whole(flat_config(config, architecture))
+    return Change(
+        "head-kind.config-dialect",
+        "config.json is written in the flat dialect",
+        (
+            "config.json nests the layer's settings in transformer_layer_config",
+            f"{copy.engine.spec} reads a flat config.json and knows no class {named}",
+        ),
+        f"every value of the flat file is the nested one's; {architecture} is the class for a Llama layer",
+        (edit,),
+    )
+
+
+def repair_architecture(copy: WorkingCopy) -> Change | None:
+    """`architectures` to the class that serves EAGLE-3 drafters, if it names none the release knows."""
+    config, drafter = copy.config, copy.engine.drafter
+    edits: list[ConfigEdit] = []
+    evidence = []
+    if not set(config.architectures) & {*drafter.architectures, *drafter.other_architectures}:
+        named = ", ".join(map(printable, config.architectures)) or "nothing"
+        edits.append(copy.set("architectures", list(drafter.architectures[:1])))
+        evidence.append(
+            f"architectures names {named}; {copy.engine.spec} serves EAGLE-3 drafters as "
+            f"{' or '.join(drafter.architectures)} ({drafter.source})"
+        )
+    if config.model_type is None:
+        edits.append(copy.set("model_type", "llama"))
+        evidence.append("config.json states no model_type")
+    if not edits:
+        return None
+    return Change(
+        "head-kind.architecture",
+        f"config.json names the class {drafter.name}",
+        tuple(evidence),
+        "simulated as that class, the head loads completely (no copy is written otherwise)",
+        tuple(edits),
+    )
+
+
+def repair_values(copy: WorkingCopy) -> list[Change]:
+    """Values that stop the release or disagree with the weights, where the weights leave one answer."""
+    steps = (_null_target_size, _layer_count, _head_dim, _draft_vocabulary, _input_norms)
+    return [change for step in steps if (change := step(copy)) is not None]
+
+
+def _rule(engine: EngineFacts, name: str) -> str | None:
+    """Where the release checks a construction rule; None if it does not."""
+    return next((str(rule.source) for rule in engine.construction if rule.rule == name), None)
+
+
+def _null_target_size(copy: WorkingCopy) -> Change | None:
+    source = _rule(copy.engine, "target_hidden_size not null")
+    if source is None or copy.raw.get("target_hidden_size", 0) is not None:
+        return None
+    return Change(
+        "head-kind.config-value",
+        "target_hidden_size: null is removed",
+        (f"{copy.engine.spec} multiplies target_hidden_size where it is stated, null included ({source})",),
+        "absent, it means hidden_size, which is what null means to those who write it",
+        (copy.set("target_hidden_size", ABSENT),),
+    )
+
+
+def _layer_count(copy: WorkingCopy) -> Change | None:
+    found = [_LAYER_NUMBER.search(info.name) for info in copy.infos]
+    numbers = {int(match[1] or 0) for match in found if match}
+    stated = copy.config.num_hidden_layers
+    if numbers != set(range(len(numbers))) or len(numbers) in (0, stated) or len(numbers) > stated:
+        return None
+    return Change(
+        "head-kind.layer-count",
+        f"num_hidden_layers becomes {len(numbers)}",
+        (f"config.json states num_hidden_layers {stated}; the weights hold {len(numbers)} decoder layer(s)",),
+        "the layers beyond have no tensor at all: the number was copied from the target",
+        (copy.set("num_hidden_layers", len(numbers)),),
+    )
+
+
+def _head_dim(copy: WorkingCopy) -> Change | None:
+    config = copy.config
+    shapes = [_projection(copy, f"self_attn.{name}_proj.weight") for name in "qkvo"]
+    if not config.sources["head_dim"].startswith("derived") or any(s is None or len(s) != 2 for s in shapes):
+        return None
+    q, k, v, o = (shape for shape in shapes if shape is not None)
+    sizes = {
+        q[0] / config.num_attention_heads,
+        o[1] / config.num_attention_heads,
+        k[0] / config.num_key_value_heads,
+        v[0] / config.num_key_value_heads,
+    }
+    size = sizes.pop()
+    if sizes or size != int(size) or size == config.head_dim:
+        return None
+    return Change(
+        "names.shape",
+        f"head_dim becomes {int(size)}",
+        (
+            f"config.json states no head_dim, so the engine takes {config.head_dim} (hidden_size // heads)",
+            f"q, k, v and o projections have {q[0]}, {k[0]}, {v[0]} rows and {o[1]} columns",
+        ),
+        f"all four are {int(size)} a head, with the {config.num_attention_heads} heads and "
+        f"{config.num_key_value_heads} key-value heads of the config",
+        (copy.set("head_dim", int(size)),),
+    )
+
+
+def _projection(copy: WorkingCopy, tail: str) -> tuple[int, ...] | None:
+    found = [info.shape for info in copy.infos if info.name.endswith(f".{tail}")]
+    return found[0] if found else None
+
+
+def _draft_vocabulary(copy: WorkingCopy) -> Change | None:
+    config = copy.config
+    head, token_map = _ending(copy, "lm_head.weight"), _ending(copy, "d2t")
+    rows = head.shape[0] if head is not None and len(head.shape) == 2 else None
+    entries = token_map.shape[0] if token_map is not None and len(token_map.shape) == 1 else None
+    if not config.stated("draft_vocab_size"):
+        source = _rule(copy.engine, "draft_vocab_size stated")
+        proven = rows if rows is not None and rows == (entries or config.vocab_size) else None
+        if source is None or (proven is None and (rows, entries) != (None, None)):
+            return None
+        proof = (
+            f"lm_head.weight has {proven} rows, as many as "
+            + ("d2t has entries" if entries else "the vocabulary has tokens")
+            if proven is not None
+            else "the checkpoint has no lm_head of its own: null lets the engine take the target's"
+        )
+        fault, why = "head-kind.config-value", f"{copy.engine.spec} fails without draft_vocab_size ({source})"
+    elif rows is not None and rows == entries != config.draft_vocab_size and rows <= config.vocab_size:
+        fault, proven = "head.lm-head-rows", rows
+        why = f"draft_vocab_size is {config.draft_vocab_size}"
+        proof = f"lm_head.weight has {rows} rows and d2t has {rows} entries"
+    else:
+        return None
+    shown = "null" if proven is None else proven
+    return Change(
+        fault, f"draft_vocab_size becomes {shown}", (why,), proof, (copy.set("draft_vocab_size", proven),)
+    )
+
+
+def _input_norms(copy: WorkingCopy) -> Change | None:
+    """The switch for norms before fc, where the weights are there and the release has it."""
+    for switch, tail in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
+        rule = copy.engine.switches.get(switch)
+        if rule is None or getattr(copy.config, switch) or _ending(copy, tail) is None:
+            continue
+        paths = rule.present or rule.any
+        stated = next((path for path in paths if copy.config.stated(path)), None)
+        path = stated or next(path for path in paths if "." not in path)
+        return Change(
+            "layer.norm-before-fc",
+            f"{path} becomes true",
+            (f"the checkpoint has {tail}, and config.json does not switch it on",),
+            f"a trainer saves {tail} only for a head that normalises before fc; {copy.engine.spec} has the "
+            f"switch ({rule.source})",
+            (copy.set(path, True),),
+        )
+    return None
+
+
+def repair_tie(copy: WorkingCopy) -> Change | None:
+    """tie_word_embeddings to false, where a reduced head of its own is there."""
+    config, head = copy.config, _ending(copy, "lm_head.weight")
+    drafts = config.draft_vocab_size
+    if not config.tie_word_embeddings or drafts is None or drafts >= config.vocab_size or head is None:
+        return None
+    if head.shape != (drafts, config.hidden_size):
+        return None
+    return Change(
+        "head.tied",
+        "tie_word_embeddings becomes false",
+        (
+            f"tie_word_embeddings is true; the draft vocabulary has {drafts} of {config.vocab_size} tokens",
+            f"{copy.engine.spec} then drops lm_head.weight and takes the embeddings for the head",
+        ),
+        f"lm_head.weight is there with {drafts} rows; embeddings of {config.vocab_size} rows cannot be that head",
+        (copy.set("tie_word_embeddings", False),),
+    )
+
+
+def repair_capture_switch(copy: WorkingCopy) -> Change | None:
+    """use_aux_hidden_state to true, where fc takes several states and the release reads the switch."""
+    config, fc = copy.config, _ending(copy, "fc.weight")
+    wiring = capture_wiring(copy.engine)
+    read = None if wiring is None else wiring.use_aux_hidden_state
+    if config.use_aux_hidden_state or read is None or fc is None or len(fc.shape) != 2:
+        return None
+    states, left = divmod(fc.shape[1], config.target_hidden_size)
+    if left or states < 2:
+        return None
+    return Change(
+        "capture.disabled",
+        "use_aux_hidden_state becomes true",
+        (
+            f"use_aux_hidden_state is false, so {copy.engine.spec} hands over one state ({read.source})",
+            f"fc.weight has {fc.shape[1]} columns: {states} states of width {config.target_hidden_size}",
+        ),
+        "a head that is trained on the last state alone has no fc of several states",
+        (copy.set(config.sources["use_aux_hidden_state"], True),),
+    )
+
+
+def repair_rope(copy: WorkingCopy) -> Change | None:
+    """rope_theta and rope_scaling beside transformers 5's `rope_parameters`, for releases that need them."""
+    config = copy.config
+    stated = config.sources["rope_theta"] == "rope_parameters.rope_theta"
+    required = copy.engine.config_source
+    # transformers 4 has no rope_parameters in its config classes.
+    if not stated or required is None or "transformers==4." not in required.text:
+        return None
+    return Change(
+        "layer.rope",
+        f"rope_theta {config.rope_theta:g} is stated where {copy.engine.spec} reads it",
+        (
+            "config.json states RoPE in rope_parameters only, the place of transformers 5",
+            f"{copy.engine.spec} requires transformers 4 ({required}) and takes base 10000",
+        ),
+        "the same values, at the top level",
+        (
+            copy.set("rope_theta", config.rope_theta),
+            copy.set("rope_scaling", dict(config.rope_scaling) if config.rope_scaling else None),
+        ),
+    )
+
+
+def _ending(copy: WorkingCopy, name: str) -> TensorInfo | None:
+    """The tensor of exactly this name, else the only one that has it behind a prefix."""
+    exact = copy.find(name)
+    found = [info for info in copy.infos if info.name.endswith(f".{name}")]
+    return exact or (found[0] if len(found) == 1 else None)

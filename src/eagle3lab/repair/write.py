@@ -1,0 +1,254 @@
+"""A repair written out: rewritten files streamed, the others linked or copied, a journal, and all or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eagle3lab import __version__
+from eagle3lab.checkpoint import open_checkpoint
+from eagle3lab.checkpoint.files import CONFIG_FILE, INDEX_FILE
+from eagle3lab.checkpoint.json_input import LARGEST_JSON_FILE, read_json_object
+from eagle3lab.checkpoint.tensors import DTYPE_BITS
+from eagle3lab.checkpoint.writer import TensorToWrite, stored_parts, write_parts, write_safetensors
+from eagle3lab.engines import simulate_load
+from eagle3lab.engines.loading import differences
+from eagle3lab.errors import Eagle3labError, InputError
+from eagle3lab.repair.folder import atomic_folder, carry, check_out, list_folder
+from eagle3lab.repair.journal import (
+    JOURNAL,
+    SCHEMA_VERSION,
+    Kept,
+    change_to_dict,
+    digest,
+    pieces,
+)
+from eagle3lab.repair.model import IndexEdit, RepairPlan, load_summary
+from eagle3lab.repair.speculators import RELEASES
+
+if TYPE_CHECKING:
+    from eagle3lab.engines import LoadPlan
+    from eagle3lab.repair.working_copy import PlannedTensor
+
+_WEIGHTS = (".safetensors", ".bin", ".pt")
+_ITSELF = 8  # alignment of the first tensor of a safetensors file, in bytes
+
+
+class RepairError(Eagle3labError):
+    """The written copy is not what was planned; it has been removed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A repaired folder.
+
+    Attributes:
+        path: The folder.
+        load: Its simulated load, after writing.
+        verified: Whether the release's own loader was run and did the same; None if it was not asked for.
+    """
+
+    path: Path
+    load: LoadPlan
+    verified: bool | None
+
+
+def write_repair(plan: RepairPlan, out: Path, *, verify: bool = False) -> Written:
+    """Write the planned copy into the new folder `out`; the drafter itself is only read.
+
+    The copy is opened and loaded in simulation before it gets its name, so that `out` is complete and does what the
+    plan says, or does not exist.
+
+    Args:
+        plan: Without refusals.
+        out: A folder that does not exist yet, outside the drafter's.
+        verify: Whether the release's own loader is run on the copy as well.
+
+    Raises:
+        InputError: The plan was refused, `out` cannot be made or written, a file changed meanwhile, or the release
+            is not on this machine.
+        RepairError: The copy does not load as planned.
+    """
+    if plan.refusals:
+        raise InputError(f"cannot be repaired for {plan.engine}: {plan.refusals[0].reason}", path=plan.path)
+    check_out(out, plan.path)
+    if verify and plan.copy.engine.kind in RELEASES:
+        raise InputError(
+            f"there is no loader of {plan.engine} to verify the copy with", advice="Leave --verify out."
+        )
+    writer = _Writer(plan)
+    with atomic_folder(out) as folder:
+        writer.write(folder)
+        copied = open_checkpoint(folder)
+        load = simulate_load(copied, plan.copy.engine)
+        assert plan.after is not None
+        if unlike := differences(plan.after, load):
+            raise RepairError(f"{out}: the copy does not load as planned ({unlike[0]})")
+        if verify:
+            from eagle3lab.engines.ground_truth import simulated_beside_real
+
+            if unlike := list(simulated_beside_real(copied, plan.copy.engine).differences):
+                raise RepairError(f"{out}: {plan.engine}'s own loader does something else ({unlike[0]})")
+        writer.write_journal(folder, load, verify)
+    return Written(out, load, True if verify else None)
+
+
+class _Writer:
+    """The files of the copy, and what is needed to make the original of them again."""
+
+    def __init__(self, plan: RepairPlan) -> None:
+        self._plan = plan
+        self._checkpoint = plan.checkpoint
+        self._root = plan.path.resolve()
+        self._files, self._folders = list_folder(self._root)
+        self._pieces: dict[str, list[dict[str, Any]]] = {}
+        self._new_files: dict[str, str] = {}
+
+    def write(self, folder: Path) -> None:
+        """Everything but the journal."""
+        for name in self._folders:
+            (folder / name).mkdir()
+        rewritten = self._rewritten()
+        config_changed = self._plan.copy.raw != dict(self._checkpoint.raw_config)
+        for name in self._files:
+            if name in rewritten:
+                self._rewrite(folder, name, rewritten[name])
+            elif (name == CONFIG_FILE and config_changed) or (
+                name == INDEX_FILE and self._index_changed(rewritten)
+            ):
+                self._write_json(folder, name)
+            elif name == JOURNAL:  # of an earlier repair: kept in the new one
+                self._pieces[name] = pieces(self._root / name, ())
+            else:
+                carry(self._root / name, folder / name, link=name.endswith(_WEIGHTS))
+                size = (folder / name).stat().st_size
+                self._pieces[name] = pieces(self._root / name, [Kept(0, size, name, 0)])
+        if len(self._new_files) > 1 and INDEX_FILE not in self._files:
+            self._write_json(folder, INDEX_FILE)
+
+    def _rewritten(self) -> dict[str, list[PlannedTensor]]:
+        """Files that have to be written anew, with their tensors; of a torch checkpoint all or none."""
+        files: dict[str, list[PlannedTensor]] = {}
+        for tensor in self._plan.copy.tensors:
+            files.setdefault(tensor.info.file, []).append(tensor)
+        changed = {file for file, tensors in files.items() if any(tensor.changed for tensor in tensors)}
+        if self._checkpoint.files.format == "torch" and changed:
+            changed = set(files)
+            numbered = {
+                file: f"model-{i:05}-of-{len(files):05}.safetensors" for i, file in enumerate(files, 1)
+            }
+            self._new_files = numbered if len(files) > 1 else dict.fromkeys(files, "model.safetensors")
+        return {file: files[file] for file in files if file in changed}
+
+    def _rewrite(self, folder: Path, name: str, tensors: list[PlannedTensor]) -> None:
+        ordered = _layout(tensors)
+        new = self._new_files.get(name, name)
+        offsets = write_safetensors(
+            folder / new,
+            [
+                TensorToWrite(
+                    tensor.info.name, tensor.info.dtype, tensor.info.shape, partial(self._parts, tensor)
+                )
+                for tensor in ordered
+            ],
+            self._metadata(name),
+        )
+        (folder / new).chmod((self._root / name).stat().st_mode & 0o777 | 0o200)
+        kept = [
+            Kept(tensor.origin.offset, tensor.origin.nbytes, new, at)
+            for tensor, at in zip(ordered, offsets, strict=True)
+            if tensor.origin is not None
+            and tensor.parts is None
+            and self._checkpoint.strides(tensor.origin) is None
+        ]
+        self._pieces[name] = pieces(self._root / name, kept)
+
+    def _parts(self, tensor: PlannedTensor) -> Iterable[Any]:
+        if tensor.parts is not None:
+            return tensor.parts()
+        assert tensor.origin is not None
+        return stored_parts(self._checkpoint, tensor.origin)
+
+    def _metadata(self, name: str) -> dict[str, str]:
+        if self._checkpoint.files.format != "safetensors":
+            return {"format": "pt"}
+        from eagle3lab.checkpoint.safetensors_header import read_header
+
+        return read_header(self._root / name, name).metadata or {"format": "pt"}
+
+    def _index_changed(self, rewritten: dict[str, list[PlannedTensor]]) -> bool:
+        edits = (edit for change in self._plan.changes for edit in change.edits)
+        if self._checkpoint.files.index is None:
+            return bool(self._new_files)
+        return bool(rewritten) or any(isinstance(edit, IndexEdit) for edit in edits)
+
+    def _write_json(self, folder: Path, name: str) -> None:
+        value = self._plan.copy.raw if name == CONFIG_FILE else self._index()
+        write_parts(folder / name, [(json.dumps(value, indent=2) + "\n").encode("ascii")])
+        if name in self._files:
+            (folder / name).chmod((self._root / name).stat().st_mode & 0o777 | 0o200)
+            self._pieces[name] = pieces(self._root / name, ())
+
+    def _index(self) -> dict[str, Any]:
+        """The index with the copy's tensors; entries for tensors that are in no file stay as they are."""
+        before = {tensor.name for tensor in self._checkpoint.contents.offered}
+        raw = {"metadata": {}} if self._new_files else read_json_object(self._root / INDEX_FILE)[0]
+        indexed = {name: file for name, file in raw.get("weight_map", {}).items() if name not in before}
+        planned = {
+            tensor.info.name: self._new_files.get(tensor.info.file, tensor.info.file)
+            for tensor in self._plan.copy.tensors
+        }
+        total = sum(tensor.info.nbytes for tensor in self._plan.copy.tensors)
+        metadata = raw.get("metadata")
+        metadata = {**metadata, "total_size": total} if isinstance(metadata, dict) else metadata
+        return {**raw, "metadata": metadata, "weight_map": {**indexed, **planned}}
+
+    def write_journal(self, folder: Path, load: LoadPlan, verified: bool) -> None:
+        """The journal, last: a folder without one is not complete."""
+        plan = self._plan
+        originals = [
+            {"name": name, **digest(self._root / name).to_dict(), "pieces": self._pieces[name]}
+            for name in self._files
+        ]
+        journal = {
+            "schema_version": SCHEMA_VERSION,
+            "eagle3lab": __version__,
+            "engine": plan.engine,
+            "source": {"folder": plan.path.resolve().name, "folders": self._folders, "files": originals},
+            "changes": [change_to_dict(change) for change in plan.changes],
+            "notes": list(plan.notes),
+            "load": {"before": load_summary(plan.before), "after": load_summary(load)},
+            "verified_by_own_loader": verified,
+        }
+        text = (json.dumps(journal, indent=1) + "\n").encode("ascii")
+        if len(text) > LARGEST_JSON_FILE:
+            raise InputError(
+                "the journal would be too large to be read again",
+                path=plan.path,
+                advice="Repair it in smaller steps.",
+            )
+        write_parts(folder / JOURNAL, [text])
+
+
+def _layout(tensors: list[PlannedTensor]) -> list[PlannedTensor]:
+    """The order of values in the file: as it was, so that they are one stretch; by size where that would misalign."""
+    ordered = sorted(tensors, key=_offset)
+    at = 0
+    for tensor in ordered:
+        if at % _alignment(tensor):
+            return sorted(ordered, key=lambda tensor: -_alignment(tensor))
+        at += tensor.info.nbytes
+    return ordered
+
+
+def _offset(tensor: PlannedTensor) -> tuple[bool, int]:
+    return tensor.origin is None, 0 if tensor.origin is None else tensor.origin.offset
+
+
+def _alignment(tensor: PlannedTensor) -> int:
+    """Bytes of an element, at least one."""
+    return max(1, min(_ITSELF, DTYPE_BITS[tensor.info.dtype] // 8))

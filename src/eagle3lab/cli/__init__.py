@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from eagle3lab.cli import acceptance, engines, inspect, load_plan, repair, vocab
+from eagle3lab.cli import acceptance, diagnose, engines, inspect, load_plan, repair, vocab
 
 app = typer.Typer(
     name="eagle3lab",
@@ -24,6 +24,7 @@ app.command("inspect")(inspect.inspect)
 app.command("load-plan")(load_plan.load_plan)
 app.command("vocab")(vocab.vocab)
 app.command("acceptance")(acceptance.acceptance)
+app.command("diagnose")(diagnose.diagnose)
 app.command("repair")(repair.repair)
 app.command("engines")(engines.engines)
 

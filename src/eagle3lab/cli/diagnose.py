@@ -1,0 +1,97 @@
+"""`eagle3lab diagnose`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis import Diagnosis
+
+_WIDTH_WITHOUT_TERMINAL = 120
+
+
+class Format(StrEnum):
+    """How the diagnosis is written."""
+
+    text = "text"
+    json = "json"
+    sarif = "sarif"
+    html = "html"
+
+
+def diagnose(
+    drafter: Annotated[
+        Optional[Path],  # noqa: UP045  (typer reads the annotation at run time)
+        typer.Argument(help="Folder of the drafter's checkpoint.", show_default=False),
+    ] = None,
+    target: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder of the target; its config.json is enough."),
+    ] = None,
+    engine: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Engine release: sglang==X.Y.Z, vllm==X.Y.Z, installed, or a source tree."),
+    ] = None,
+    launch: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The launch command, or a file that holds it."),
+    ] = None,
+    log: Annotated[Optional[Path], typer.Option(help="The server's log, plain or compressed.")] = None,  # noqa: UP045
+    format: Annotated[Format, typer.Option(help="text, json, sarif, or html.")] = Format.text,
+    gate: Annotated[
+        bool,
+        typer.Option("--gate", help="Print one line on stderr, for scripts that launch only if this is 0."),
+    ] = False,
+) -> None:
+    """Say what keeps a drafter from being accepted, most likely cause first, and what to change.
+
+    Exit status: 0 healthy or unknown, 1 broken or suspect, 2 the inputs could not be read.
+    """
+    from eagle3lab.diagnosis import diagnose as examine
+
+    found = examine(drafter, target=target, engine=engine, launch=launch, log=log)
+    if gate:
+        typer.echo(_gate_line(found), err=True)
+    else:
+        _print(found, format)
+    raise typer.Exit(found.exit_status)
+
+
+def _gate_line(found: Diagnosis) -> str:
+    first = next(iter(found.findings), None)
+    if found.exit_status == 0 or first is None:
+        return f"eagle3lab: {found.verdict}"
+    return f"eagle3lab: {found.verdict}: {first.title} [{first.code} {first.fault}]. {first.fix}"
+
+
+def _print(found: Diagnosis, format: Format) -> None:
+    if format in (Format.json, Format.sarif):
+        import json
+
+        if format is Format.json:
+            report = found.as_json()
+        else:
+            from eagle3lab.diagnosis.reports.sarif import sarif
+
+            report = sarif(found)
+        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+    elif format is Format.html:
+        from eagle3lab.diagnosis.reports.html import page
+
+        typer.echo(page(found), nl=False)
+    else:
+        import os
+        import sys
+
+        from rich.console import Console
+
+        from eagle3lab.diagnosis.reports.text import drawn
+
+        asked = sys.stdout.isatty() or "COLUMNS" in os.environ
+        console = Console(highlight=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+        for line in drawn(found):
+            console.print(line)

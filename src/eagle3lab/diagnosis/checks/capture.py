@@ -1,0 +1,485 @@
+"""Capture: whether the drafter receives the target hidden states it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
+from eagle3lab.diagnosis.evidence.atlas import first_release
+from eagle3lab.diagnosis.evidence.capture import (
+    NESTED,
+    USUAL,
+    Captured,
+    can_capture,
+    find_hook,
+    first_with_hook,
+    first_with_other_shift,
+)
+from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.model import Impact, Severity
+
+_CONFIG = "config.json"
+_OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."
+
+
+def _captured(case: Investigation) -> Captured:
+    """What is captured, under an algorithm that captures anything."""
+    assert case.capture is not None
+    if case.algorithm is not None and case.algorithm not in ("EAGLE3", "EAGLE", "NEXTN", "eagle3"):
+        raise SkipCheck(f"the algorithm is {case.algorithm}")
+    if not case.is_eagle3:
+        raise SkipCheck("the weights are not an EAGLE-3 head")
+    if not case.config or not case.config.use_aux_hidden_state:
+        raise SkipCheck("use_aux_hidden_state is false")
+    return case.capture
+
+
+@check(
+    "E3L-C01",
+    "capture.algorithm",
+    needs=("config", "drafter", "algorithm"),
+    engine="sglang",
+    effect="No auxiliary states are captured, fc is skipped and the target's head replaces the drafter's: "
+    "acceptance is at chance, without any error.",
+)
+def algorithm(case: Investigation) -> Iterator[Found]:
+    """--speculative-algorithm is EAGLE or NEXTN for an EAGLE-3 head.
+
+    Seen: The head is an EAGLE-3 head (2H-wide attention, a fused fc, a token map), and the algorithm is not EAGLE3.
+    Why: The three names look alike, and NEXTN is an alias of EAGLE.
+    Effect: The worker injects the target's embeddings and head, never reads d2t, and the target hands over one
+        state, so fc is skipped: 1.00 to 1.05, no error.
+    Repair: `--speculative-algorithm EAGLE3`.
+    Sources: SGLang 0.5.9 `speculative/eagle_worker.py:155-182`; pull request 21272, closed unmerged.
+    """
+    if not case.is_eagle3 or case.algorithm not in ("EAGLE", "NEXTN"):
+        return
+    fc = case.shape("fc.weight")
+    evidence = [
+        seen(f"--speculative-algorithm is {case.algorithm}"),
+        seen("the attention reads embedding and hidden state side by side, as only EAGLE-3 heads do"),
+    ]
+    if fc is not None:
+        evidence.append(seen(f"fc is {list(fc)}: it fuses several states", tensor=case.tensor("fc.weight")))
+    if case.log is not None and case.server_arguments.get("speculative_algorithm"):
+        evidence.append(seen("the log's server_args name the same algorithm", case.log.path))
+    yield Found(
+        f"{case.algorithm} is for EAGLE-1/2 heads; this is an EAGLE-3 head",
+        tuple(evidence),
+        "Use --speculative-algorithm EAGLE3." + _without_hook(case),
+        confidence=0.99,
+    )
+
+
+def _without_hook(case: Investigation) -> str:
+    name = case.target.architecture if case.target else None
+    if name is None or case.engine is None or case.release is None or can_capture(case.release, name):
+        return ""
+    later = first_with_hook(name, case.engine.release)
+    return f" For {name} that needs SGLang {later} or later." if later else ""
+
+
+@check(
+    "E3L-C02",
+    "capture.disabled",
+    needs=("config", "drafter"),
+    engine="sglang",
+    effect="The drafter gets one state, as wide as its embedding, so fc is never applied: acceptance is at chance.",
+)
+def disabled(case: Investigation) -> Iterator[Found]:
+    """use_aux_hidden_state is false on a head that fuses several states.
+
+    Seen: `use_aux_hidden_state` is false and fc is several states wide; or it is false on a release that ignores it.
+    Why: The flag was copied from another head's config.
+    Effect: From 0.5.8 on the final state is handed over and fc is skipped; before, auxiliary states arrive anyway.
+    Repair: Set `use_aux_hidden_state` to true, or leave it out.
+    Sources: SGLang 0.5.9 `speculative/eagle_worker.py:195-200`.
+    """
+    assert case.config is not None
+    if case.config.use_aux_hidden_state or not case.is_eagle3:
+        return
+    fc, hidden = case.shape("fc.weight"), case.config.hidden_size
+    fused = fc is not None and len(fc) == 2 and fc[1] > hidden
+    wiring = case.release.wiring if case.release else None
+    reads = case.release is None or (wiring is not None and wiring.use_aux_hidden_state is not None)
+    if fused != reads:
+        return
+    place = case.config.sources["use_aux_hidden_state"]
+    yield Found(
+        "use_aux_hidden_state is false, and fc is made for fused states"
+        if fused
+        else "use_aux_hidden_state is false, and this release does not read it",
+        (
+            seen(f"{place} is false", _CONFIG),
+            seen(f"fc is {list(fc)}" if fc else "there is no fc", tensor=case.tensor("fc.weight")),
+        ),
+        "Set use_aux_hidden_state to true in eagle_config."
+        if fused
+        else "Use SGLang 0.5.8 or later, which reads the flag.",
+        confidence=0.97,
+    )
+
+
+@check(
+    "E3L-C03",
+    "capture.target-unsupported",
+    needs=("target", "atlas"),
+    engine="sglang",
+    effect="The server stops while it starts: the target's class cannot capture hidden states.",
+    impact=Impact.STOPS,
+)
+def target_unsupported(case: Investigation) -> Iterator[Found]:
+    """The target's class has no capture hook in this release.
+
+    Seen: The target's class got set_eagle3_layers_to_capture in a later release than this one.
+    Why: Each target class needs the hook of its own; wrappers for images need to hand it on.
+    Effect: An AttributeError (ValueError from 0.5.23 on) on every rank while the server starts.
+    Repair: Use a release whose class has the hook.
+    Sources: The EntryClass list of 0.5.9 and 0.5.23, read with a parser; string scan of the others.
+    """
+    assert case.target is not None and case.engine is not None and case.release is not None
+    if case.algorithm is not None and case.algorithm != "EAGLE3":
+        raise SkipCheck(f"with {case.algorithm} no hidden states are captured")
+    name = case.target.architecture
+    if name is None:
+        raise SkipCheck("the target's config names no class")
+    if can_capture(case.release, name):
+        return
+    if any(entry.fact.startswith("targets") for entry in case.release.unknown):
+        raise SkipCheck("the target classes of this release were not read completely")
+    later = first_with_hook(name, case.engine.release)
+    yield Found(
+        f"{name} cannot capture hidden states in {case.engine}",
+        (
+            seen(f"the target's class is {name}", "config.json"),
+            seen(f"of the {len(case.release.targets)} classes with set_eagle3_layers_to_capture it is none"),
+            *([seen(f"it has the hook from SGLang {later} on")] if later else []),
+        ),
+        f"Use SGLang {later} or later."
+        if later
+        else "No SGLang release in the atlas can: use another engine.",
+        confidence=0.95 if later else 0.75,
+    )
+
+
+@check(
+    "E3L-C04",
+    "capture.ids-ignored",
+    needs=("capture",),
+    impact=Impact.PARTIAL,
+    effect=_OTHER,
+)
+def ids_ignored(case: Investigation) -> Iterator[Found]:
+    """Layer ids stand where this release does not read them.
+
+    Seen: The ids stand at the top level of config.json, or the release reads none, and they differ from its default.
+    Why: speculators and vLLM keep them at the top level, SGLang in `eagle_config`.
+    Effect: The release captures [2, n//2, n−3] instead; how much that costs grows with the distance.
+    Repair: Put the ids into `eagle_config` as outputs of layers (input-of-layer ids minus one).
+    Sources: SGLang 0.5.9 `model_runner.py:353-368`; 0.5.23 `spec_aux_hidden_state.py:185-196`.
+    """
+    capture = _captured(case)
+    if not capture.ids or capture.read or capture.trained in (None, capture.points):
+        return
+    if case.engine is not None and case.engine.kind == "vllm":
+        fix = f'Write "eagle_aux_hidden_state_layer_ids": {list(capture.trained or ())} at the top level.'
+    else:
+        outputs = [point - 1 for point in capture.trained or ()]
+        fix = f'Write "eagle_config": {{"eagle_aux_hidden_state_layer_ids": {outputs}}} into config.json.'
+    yield Found(
+        "The layer ids stand where this release does not read them",
+        (
+            seen(f"{capture.place} is {list(capture.ids)}: {capture.convention}", _CONFIG),
+            seen(
+                f"captured are the inputs of layers {list(capture.points)}, trained {list(capture.trained or ())}"
+            ),
+        ),
+        fix,
+        confidence=0.9 if capture.certain else 0.85,
+    )
+
+
+@check(
+    "E3L-C05",
+    "capture.ids-convention",
+    needs=("capture",),
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    effect="Every captured layer is off by one: acceptance is lower, not zero.",
+)
+def ids_convention(case: Investigation) -> Iterator[Found]:
+    """Layer ids follow the other convention, so every captured layer is off by one.
+
+    Seen: The ids in `eagle_config` are exactly the default *inputs* of layers, where the release adds one; or they
+        are outputs of layers where the release takes ids verbatim for this target.
+    Why: vLLM and speculators count inputs of layers, SpecForge, ModelOpt and SGLang outputs.
+    Effect: Neighbouring layers resemble each other, so acceptance falls and does not vanish.
+    Repair: Convert the ids to the convention that this release expects for this target.
+    Sources: SGLang `models/llama.py:929-941` (0.5.23), `models/deepseek_v2.py:3458-3473`.
+    """
+    capture = _captured(case)
+    if not capture.read or capture.trained in (None, capture.points):
+        return
+    trained, points = capture.trained or (), capture.points
+    if any(not 0 <= point <= capture.last for point in points) or len(trained) != len(points):
+        return
+    if not capture.certain and (capture.shift or capture.place != NESTED):
+        return
+    wanted = [point - capture.shift for point in trained]
+    later = _verbatim_since(case, capture) if capture.shift else None
+    where = "eagle_config" if capture.place == NESTED else "config.json"
+    hint = f" SGLang {later} and later take them as they are for this target." if later else ""
+    yield Found(
+        f"The layer ids are {capture.convention} ids, and this release "
+        + (f"adds {capture.shift} to them" if capture.shift else "takes them as inputs of layers"),
+        (
+            seen(f"{capture.place} is {list(capture.ids or ())}", _CONFIG),
+            seen(
+                f"captured are the inputs of layers {list(points)}, trained {list(trained)} ({capture.source})"
+            ),
+        ),
+        f'Write "eagle_aux_hidden_state_layer_ids": {wanted} into {where}.{hint}',
+        confidence=0.9 if capture.certain else 0.6,
+    )
+
+
+def _verbatim_since(case: Investigation, capture: Captured) -> str | None:
+    assert case.target is not None and case.engine is not None
+    ids, layers = capture.ids or (), case.target.layers or 0
+    return first_with_other_shift(case.target.architectures, ids, layers, case.engine.release)
+
+
+@check(
+    "E3L-C06",
+    "capture.ids-range",
+    needs=("capture",),
+    engine="sglang",
+    impact=Impact.STOPS,
+    effect="Fewer states arrive than fc was made for: the first forward pass stops on a size error.",
+)
+def ids_range(case: Investigation) -> Iterator[Found]:
+    """A layer id lies outside what this target and release can capture.
+
+    Seen: An id, with the one that the release adds, names the input of a layer that the target does not have.
+    Why: The ids are of a deeper target, or the output of the last layer is named on a release that cannot capture it.
+    Effect: The loop over layers never meets that id; fewer states reach fc, and the first forward pass stops.
+    Repair: Use ids within the target, or a release that captures the last layer.
+    Sources: SGLang `models/llama.py`: states are taken before layer i, i < n; `models/gpt_oss.py:1337-1352`.
+    """
+    capture = _captured(case)
+    outside = [point for point in capture.points if not 0 <= point <= capture.last]
+    if not outside or not capture.read:
+        return
+    assert case.target is not None
+    at_the_end = max(capture.ids or (0,)) == case.target.layers
+    later = _verbatim_since(case, capture) if at_the_end else None
+    yield Found(
+        f"Layer ids {list(capture.ids or ())} reach beyond what {case.engine} captures of {case.target.layers} layers",
+        (
+            seen(f"{capture.place} is {list(capture.ids or ())}", _CONFIG),
+            seen(
+                f"that asks for the inputs of layers {list(capture.points)}; the last one is {capture.last}"
+            ),
+        ),
+        f"Use SGLang {later} or later, which captures the last layer of this target."
+        if later
+        else "Write ids of layers that this target has into eagle_config.",
+        confidence=0.97,
+    )
+
+
+@check(
+    "E3L-C07",
+    "capture.ids-count",
+    needs=("config", "drafter"),
+    impact=Impact.STOPS,
+    effect="fc is built or fed for another number of states than it was trained for: the server stops.",
+)
+def ids_count(case: Investigation) -> Iterator[Found]:
+    """The number of layer ids disagrees with the width of fc.
+
+    Seen: fc is k states wide, and the config names another number of layers.
+    Why: An id for another purpose (the last layer, for the target's own head) was kept in the list.
+    Effect: The parameter is built for as many states as there are ids, so the tensor does not fit; or the wrong
+        number of states arrives.
+    Repair: List exactly the layers whose states fc fuses.
+    Sources: SGLang `models/kimi_k25_eagle3.py`, `models/llama_eagle3.py`: fc is hidden size × states.
+    """
+    assert case.config is not None
+    ids, states = case.config.aux_hidden_state_layer_ids, case.states
+    if states is None or not case.is_eagle3:
+        return
+    if ids is None or len(ids) == states:
+        yield from _fc_refused(case, states)
+        return
+    if states == 1:
+        raise SkipCheck("fc takes a single state, which is looked at by itself")
+    beyond = [one for one in ids if case.target and case.target.layers and one >= case.target.layers]
+    kept = [one for one in ids if one not in beyond]
+    yield Found(
+        f"{len(ids)} layer ids, and fc is {states} states wide",
+        (
+            seen(f"{case.config.sources['aux_hidden_state_layer_ids']} is {list(ids)}", _CONFIG),
+            seen(f"fc is {list(case.shape('fc.weight') or ())}", tensor=case.tensor("fc.weight")),
+        ),
+        f"List the {states} layers that fc fuses" + (f": {kept}." if len(kept) == states else "."),
+        confidence=0.97,
+    )
+
+
+def _fc_refused(case: Investigation, states: int) -> Iterator[Found]:
+    """The config agrees with fc, or names no layers, and this release builds fc for another number of states."""
+    refused = case.load.rejected if case.load is not None else None
+    if refused is None or not (refused.parameter or "").endswith("fc.weight") or states == 1:
+        return
+    yield Found(
+        f"fc is {states} states wide, and {case.engine} builds it for another number",
+        (seen(refused.reason, tensor=refused.name),),
+        "Name the layers that fc fuses in eagle_config, on SGLang 0.5.12 or later; earlier releases take three.",
+        confidence=0.9,
+    )
+
+
+@check(
+    "E3L-C08",
+    "capture.graph-defaults",
+    needs=("capture",),
+    engine="sglang",
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    after=("capture.ids-range", "capture.target-unsupported"),
+    effect="Prefill captures the configured layers and decode the default ones: a loss, not a collapse.",
+)
+def graph_defaults(case: Investigation) -> Iterator[Found]:
+    """This release's CUDA graphs capture the default layers whatever the config says.
+
+    Seen: The ids are read and differ from the default, on a release from 0.4.9 to 0.5.10 with CUDA graphs on.
+    Why: The graph runner calls the setter without ids before it captures; the configured ids apply only afterwards.
+    Effect: Decode and verify, which run in graphs, read the default layers; prefill reads the configured ones.
+    Repair: Use 0.5.11 or later, or test with `--disable-cuda-graph`.
+    Sources: SGLang 0.5.9 `cuda_graph_runner.py:365`; pull request 22836.
+    """
+    capture = _captured(case)
+    if not capture.graphs_default or not capture.read or capture.points == capture.default:
+        return
+    if case.launch is not None and case.launch.has("disable-cuda-graph"):
+        return
+    yield Found(
+        "CUDA graphs of this release capture the default layers, not the configured ones",
+        (
+            seen(
+                f"{capture.place} is {list(capture.ids or ())}: inputs of layers {list(capture.points)}",
+                _CONFIG,
+            ),
+            seen(f"graphs capture the inputs of layers {list(capture.default)} ({_graphs_line(case)})"),
+        ),
+        f"Use SGLang {_first_with_own_graphs(case)} or later, or --disable-cuda-graph.",
+        confidence=0.9,
+    )
+
+
+def _first_with_own_graphs(case: Investigation) -> str | None:
+    assert case.engine is not None
+    release = case.engine.release
+    return first_release(release, lambda f: f.wiring is not None and f.wiring.graphs == "config ids")
+
+
+def _graphs_line(case: Investigation) -> str:
+    assert case.release is not None and case.release.wiring is not None
+    return str(case.release.wiring.graphs_source)
+
+
+@check(
+    "E3L-C09",
+    "capture.width",
+    needs=("config", "drafter"),
+    others=("head-kind.not-eagle3",),
+    effect="fc is skipped in silence or fails: what reaches the layer is not what it was trained on.",
+)
+def width(case: Investigation) -> Iterator[Found]:
+    """The fused state is as wide as the embedding, or the target's width is not the one fc expects.
+
+    Seen: fc takes as many values as the embedding has; or the target's hidden size is not the one in the config.
+    Why: fc is applied only where the incoming width differs from the embedding's, so a single state looks fused
+        already; or the head is for another target.
+    Effect: fc is skipped without a word, or the first forward pass stops on a size error.
+    Repair: Train with several states; serve the head with its own target.
+    Sources: SGLang `models/llama_eagle3.py:162` (0.5.9), `:238` (0.5.23).
+    """
+    assert case.config is not None
+    config, fc = case.config, case.shape("fc.weight")
+    if fc is None or len(fc) != 2 or not case.is_eagle3:
+        return
+    if case.target and case.target.hidden_size and case.target.hidden_size != config.target_hidden_size:
+        yield Found(
+            f"The target's hidden size is {case.target.hidden_size}, the drafter's is for {config.target_hidden_size}",
+            (
+                seen(f"target_hidden_size is {config.target_hidden_size} "
+                     f"({config.sources['target_hidden_size']})", _CONFIG),
+                seen(f"the target's config states hidden_size {case.target.hidden_size}"),
+                seen(f"fc is {list(fc)}", tensor=case.tensor("fc.weight")),
+            ),
+            "Serve the drafter with the target it was trained for, or state target_hidden_size.",
+            impact=Impact.STOPS,
+            confidence=0.95,
+        )  # fmt: skip
+    elif fc[1] == config.hidden_size and config.use_aux_hidden_state:
+        yield Found(
+            "fc takes a state as wide as the embedding, so engines skip it",
+            (
+                seen(
+                    f"fc is {list(fc)}, hidden_size is {config.hidden_size}", tensor=case.tensor("fc.weight")
+                ),
+                seen(f"layer ids are {list(config.aux_hidden_state_layer_ids or ())}", _CONFIG),
+            ),
+            "Train the head on several auxiliary states, or fold fc into the layer.",
+            confidence=0.95,
+        )
+    elif case.states is None:
+        yield Found(
+            f"fc is {fc[1]} wide, which is no multiple of the target's hidden size {config.target_hidden_size}",
+            (seen(f"fc is {list(fc)}", tensor=case.tensor("fc.weight")),),
+            "State target_hidden_size, or serve the drafter with its own target.",
+            impact=Impact.STOPS,
+            confidence=0.9,
+        )
+
+
+@check(
+    "E3L-C10",
+    "capture.engine-defect",
+    needs=("target", "atlas", "config"),
+    engine="sglang",
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    effect=_OTHER,
+)
+def engine_defect(case: Investigation) -> Iterator[Found]:
+    """Config and head are right, and this release still captures the wrong states for this target.
+
+    Seen: A defect is known of this release with this target and this command.
+    Why: The hook of a target class differs from the others', or captures on one pipeline stage only.
+    Effect: Some or all captured states are other layers' than configured.
+    Repair: Use another release, state the ids explicitly, or serve without pipeline parallelism.
+    Sources: SGLang `models/minimax_m3_vl.py`; `models/llama.py`.
+    """
+    assert case.target is not None and case.config is not None and case.release is not None
+    hook = find_hook(case.release, case.target.architectures)
+    explicit = case.config.sources["aux_hidden_state_layer_ids"] == NESTED
+    if hook is not None and hook.default_layers not in (None, USUAL) and not explicit:
+        yield Found(
+            f"Without explicit ids {case.engine} captures other layers of this target than trainers do",
+            (
+                seen(f"captured by default are the inputs of layers {', '.join(hook.default_layers or ())}"),
+                seen(f"trainers take {', '.join(USUAL)} ({hook.source})"),
+            ),
+            "State the layer ids explicitly in eagle_config.",
+            confidence=0.8,
+        )
+    if case.launch is not None and (case.launch.number("pp-size") or 1) > 1:
+        yield Found(
+            "With pipeline parallelism only the last stage captures hidden states",
+            (seen(f"--pp-size is {case.launch.number('pp-size')}"),),
+            "Serve without --pp-size.",
+            confidence=0.7,
+        )

@@ -1,0 +1,231 @@
+"""Head kind: whether checkpoint and config are an EAGLE-3 head that this engine can build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eagle3lab.checkpoint.config import look_up
+from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
+from eagle3lab.diagnosis.evidence import rules
+from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.model import Impact, Severity
+
+_STOPS = "The server stops before it serves anything."
+_CONFIG = "config.json"
+
+
+@check("E3L-K01", "head-kind.not-eagle3", needs=("config", "drafter"), effect=_STOPS, impact=Impact.STOPS)
+def not_eagle3(case: Investigation) -> Iterator[Found]:
+    """The weights are not an EAGLE-3 head.
+
+    Seen: The attention reads H values where an EAGLE-3 layer reads 2H (embedding and hidden state side by side), and
+        fc, if there is one, joins one state and one embedding (H × 2H): an EAGLE-1/2 head, or a plain language model.
+    Why: The wrong folder, or a head trained for the older method.
+    Effect: With EAGLE3 the engine looks for the token map of the EAGLE-3 class and stops on an AttributeError.
+    Repair: Serve an EAGLE-1/2 head with `--speculative-algorithm EAGLE`, or give an EAGLE-3 head.
+    Sources: SGLang `models/llama_eagle.py`, `models/llama_eagle3.py`; `speculative/eagle_worker.py:155-182` (0.5.9).
+    """
+    assert case.config is not None
+    if case.algorithm in ("EAGLE", "NEXTN", "STANDALONE", "draft_model", "eagle"):
+        raise SkipCheck(f"the command serves it as {case.algorithm}, which is for other heads")
+    attention = case.shape("self_attn.q_proj.weight")
+    if case.is_eagle3 or attention is None or len(attention) != 2:
+        return
+    hidden, fc = case.config.hidden_size, case.shape("fc.weight")
+    if attention[1] != hidden:
+        return
+    joins = fc is not None and len(fc) == 2 and fc[1] == 2 * hidden
+    kind = "an EAGLE-1/2 head" if joins else "a plain language model"
+    name = case.tensor("self_attn.q_proj.weight")
+    yield Found(
+        f"This is {kind}, not an EAGLE-3 head",
+        (
+            seen(f"q_proj reads {attention[1]} values, an EAGLE-3 layer reads {2 * hidden}", tensor=name),
+            seen(f"fc is {list(fc)}" if fc else "there is no fc", tensor=case.tensor("fc.weight")),
+        ),
+        "Serve it with --speculative-algorithm EAGLE." if joins else "Give the folder of an EAGLE-3 head.",
+        confidence=0.97,
+    )
+
+
+@check(
+    "E3L-K02",
+    "head-kind.architecture",
+    needs=("config",),
+    after=("head-kind.not-eagle3",),
+    effect=_STOPS,
+    impact=Impact.STOPS,
+)
+def architecture(case: Investigation) -> Iterator[Found]:
+    """`architectures` names a class that is no drafter of this release.
+
+    Seen: The first name in `architectures` is a base model's, another engine's, or a later release's class.
+    Why: The target's config was copied, the trainer writes its own name, or the head is for another engine.
+    Effect: The engine builds another model and stops on its tensors, or does not know the name at all.
+    Repair: Write the class of this release into `architectures`.
+    Sources: SGLang `models/registry.py`: the key is the exact class name; the EntryClass lines of each release.
+    """
+    assert case.config is not None
+    if case.config.dialect == "speculators" and (case.engine is None or case.engine.kind != "vllm"):
+        raise SkipCheck("the speculators dialect is looked at as a whole")
+    if case.facts is not None:
+        known = (*case.facts.drafter.architectures, *case.facts.drafter.other_architectures)
+        where = str(case.facts.drafter.source)
+    elif case.engine is not None and case.engine.kind == "vllm":
+        known, where = rules.vllm_architectures(), "vLLM's model registry"
+    else:
+        raise SkipCheck(case.facts_note)
+    stated = case.config.architectures
+    if not case.is_eagle3 and case.algorithm in ("EAGLE", "NEXTN"):
+        raise SkipCheck(f"the head is not an EAGLE-3 head, and is served as {case.algorithm}")
+    if not stated or stated[0] in known:
+        return
+    yield Found(
+        f"{case.engine} has no drafter class called {stated[0]}",
+        (
+            seen(f"architectures is {list(stated)}", _CONFIG),
+            seen(f"{case.engine} serves EAGLE-3 heads as {', '.join(known)} ({where})"),
+        ),
+        f'Set "architectures": ["{known[0]}"] in the drafter\'s config.json.',
+        confidence=0.97 if case.is_eagle3 else 0.7,
+    )
+
+
+@check(
+    "E3L-K03",
+    "head-kind.config-dialect",
+    needs=("drafter",),
+    engine="sglang",
+    effect=_STOPS,
+    impact=Impact.STOPS,
+)
+def dialect(case: Investigation) -> Iterator[Found]:
+    """config.json is in the speculators dialect, which this engine cannot read.
+
+    Seen: The layer's settings stand in `transformer_layer_config`; there is no top-level `model_type` or
+        `hidden_size`.
+    Why: speculators writes this form for vLLM.
+    Effect: SGLang stops while it reads the config, before it looks at any weight.
+    Repair: Write a flat config.json: the layer's settings at the top level, `architectures` of this release, layer
+        ids as outputs of layers in `eagle_config`.
+    Sources: SGLang has no support for speculators' configs in any release up to 0.5.23.
+    """
+    raw = _raw(case)
+    if not isinstance(raw.get("transformer_layer_config"), dict):
+        return
+    yield Found(
+        "config.json is speculators' own, nested form",
+        (
+            seen("the layer's settings stand in transformer_layer_config", _CONFIG),
+            seen(f"architectures is {raw.get('architectures')}", _CONFIG),
+        ),
+        "Rewrite config.json in the flat form that SGLang reads; eagle3lab repair does it.",
+        confidence=0.99,
+    )
+
+
+def _raw(case: Investigation) -> dict[str, object]:
+    from eagle3lab.errors import InputError
+
+    assert case.drafter is not None
+    try:
+        return dict(case.drafter.raw_config)
+    except InputError:
+        raise SkipCheck("the drafter's config.json cannot be read") from None
+
+
+_CONFIG_RULES = {
+    "model_type stated": "State model_type (llama for the usual heads).",
+    "target_hidden_size not null": "State target_hidden_size, or leave the key out.",
+    "draft_vocab_size stated": "State draft_vocab_size: the rows of lm_head.",
+    "draft_vocab_size not null": "State draft_vocab_size: the rows of lm_head.",
+    "activation": "Set hidden_act to silu.",
+}
+
+
+@check(
+    "E3L-K04",
+    "head-kind.config-value",
+    needs=("drafter",),
+    after=("head-kind.config-dialect", "files.unreadable", "files.missing"),
+    effect=_STOPS,
+    impact=Impact.STOPS,
+)
+def config_value(case: Investigation) -> Iterator[Found]:
+    """A config field that this release needs is absent, null or impossible.
+
+    Seen: `draft_vocab_size` is absent, or `target_hidden_size` or `eagle_config` is null, where the release reads it
+        without a default; or a field that every drafter needs is missing.
+    Why: A config was written by hand or flattened by a converter that kept null values.
+    Effect: The engine stops on an AttributeError or TypeError that names no file.
+    Repair: State the field, or leave the key out where it is null.
+    Sources: The construction rules of each release's facts; SGLang 0.5.9 `speculative/eagle_worker.py:195-200`.
+    """
+    if case.config_error is not None:
+        error = case.config_error
+        yield Found(
+            "config.json cannot be read as a drafter's",
+            (seen(error.problem, error.path, line=error.line),),
+            error.advice or "Copy the field from the training configuration.",
+            confidence=0.9,
+        )
+        return
+    assert case.config is not None
+    if case.load is not None:
+        for stop in case.load.stops:
+            if stop.rule in _CONFIG_RULES:
+                yield Found(
+                    f"This release needs a field that config.json does not give: {stop.rule}",
+                    (seen(f"{stop.error} ({stop.source})", _CONFIG),),
+                    _CONFIG_RULES[stop.rule],
+                )
+    rule = "fails on a null eagle_config"
+    if case.engine and look_up(case.config.raw, "eagle_config") is None and rules.holds(rule, case.engine):
+        yield Found(
+            "eagle_config is null, on which this release stops",
+            (seen("eagle_config is null", _CONFIG), seen(rules.source(rule, case.engine))),
+            "Leave eagle_config out, or write the layer ids into it.",
+        )
+
+
+@check(
+    "E3L-K05",
+    "head-kind.layer-count",
+    needs=("config", "drafter"),
+    effect="The server stops, or runs layers whose parameters nobody filled.",
+    impact=Impact.STOPS,
+)
+def layer_count(case: Investigation) -> Iterator[Found]:
+    """num_hidden_layers disagrees with the weights, or this release allows only one layer.
+
+    Seen: The weights hold another number of decoder layers than `num_hidden_layers`, or more than the release builds.
+    Why: `num_hidden_layers` was copied from the target, or a head of several layers meets an old release.
+    Effect: Releases up to 0.5.11 stop; later ones build the extra layers and leave them uninitialised, silently.
+    Repair: Set `num_hidden_layers` to the layers in the weights; for several layers use 0.5.12 or later.
+    Sources: SGLang `models/llama_eagle3.py`: ValueError "EAGLE3 currently only supports 1 layer" up to 0.5.11.
+    """
+    assert case.config is not None
+    stated, held = case.config.num_hidden_layers, case.layers
+    one_only = case.load is not None and any(stop.rule == "one layer" for stop in case.load.stops)
+    if held == 0 or not case.is_eagle3 or (stated == held and not one_only):
+        return
+    evidence = [
+        seen(f"num_hidden_layers is {stated}", _CONFIG),
+        seen(f"the weights hold {held} decoder layer(s)"),
+    ]
+    if one_only and case.load is not None:
+        evidence += (seen(f"{s.error} ({s.source})") for s in case.load.stops if s.rule == "one layer")
+    if stated != held:
+        fix = f"Set num_hidden_layers to {held}."
+    else:
+        fix = "Use a release that builds several layers (SGLang 0.5.12 or later)."
+    quiet = not one_only and stated > held and case.facts is not None
+    yield Found(
+        f"{stated} layers in config.json, {held} in the weights"
+        if stated != held
+        else "This release builds one layer",
+        tuple(evidence),
+        fix,
+        impact=Impact.ZERO if quiet else Impact.STOPS,
+        severity=Severity.ERROR if case.facts is not None or stated > held else Severity.WARNING,
+    )

@@ -1,0 +1,427 @@
+"""Names: whether checkpoint tensors and engine parameters meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from eagle3lab.diagnosis.checks.base import NEEDS, Found, SkipCheck, check, listed, seen
+from eagle3lab.diagnosis.evidence import rules
+from eagle3lab.diagnosis.evidence.atlas import first_release, takes_name
+from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.evidence.load import Load
+from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.engines.loading.plan import ParameterPlan, TensorPlan
+
+_CHANCE = (
+    "Those parameters keep what they were initialised with; nothing the drafter says is better than chance."
+)
+_OTHER_HEAD = ("head-kind.not-eagle3",)
+_FILES = ("files.unindexed-shard", "files.stale-safetensors", "files.unreadable", "files.missing")
+_FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+# Endings of tensors for which another check has the better name.
+_NORMS = ("input_norm.weight", "fc_norm.", "aux_norm_")
+_SCALES = ("weight_scale", "weight_scale_inv", "input_scale", "qweight", "qzeros", "scales", "g_idx")
+_HARMLESS = ("rotary_emb.inv_freq", "t2d", "d2t", "embed_tokens.weight")
+
+
+def is_bias(name: str) -> bool:
+    """Whether a tensor is a bias."""
+    return name.endswith(".bias")
+
+
+def is_state_norm(name: str) -> bool:
+    """Whether a tensor is a norm in front of fc."""
+    return any(part in name for part in _NORMS)
+
+
+def is_scale(name: str) -> bool:
+    """Whether a tensor belongs to a quantised weight."""
+    return name.rsplit(".", 1)[-1] in _SCALES
+
+
+def parts_of(parameter: str) -> tuple[str, ...]:
+    """The last two parts of the tensors that fill a parameter: `q_proj.weight` and so on for a fused one."""
+    *_, module, leaf = parameter.split(".")
+    return tuple(f"{part}.{leaf}" for part in _FUSED.get(module, (module,)))
+
+
+def homeless(load: Load) -> dict[str, list[ParameterPlan]]:
+    """Dropped tensor → the empty parameters that it looks made for."""
+    meant: dict[str, list[ParameterPlan]] = {}
+    for parameter in load.empty:
+        for tensor in load.dropped:
+            if any(_same(tensor.name, part) for part in parts_of(parameter.name)):
+                meant.setdefault(tensor.name, []).append(parameter)
+    return meant
+
+
+def _same(name: str, part: str) -> bool:
+    return name == part or name.endswith(f".{part}")
+
+
+def _load(case: Investigation) -> Load:
+    assert case.load is not None
+    return case.load
+
+
+@check("E3L-N01", "names.dropped", needs=("load",), after=_OTHER_HEAD, effect=_CHANCE)
+def dropped(case: Investigation) -> Iterator[Found]:
+    """Tensors carry names that this release drops, and their parameters stay uninitialised.
+
+    Seen: Simulated name by name, tensors reach no parameter, and the parameters they were made for get nothing.
+    Why: SGLang 0.4.9 to 0.5.11 know the layer as `midlayer.*` only, and drop `layers.0.*` without a word; no release
+        knows the prefixes of a raw trainer state.
+    Effect: The whole layer (or the whole drafter) is uninitialised memory: accept length 1.00, no error, no warning.
+    Repair: Rename the tensors as the release expects them, or use a release that knows the names.
+    Sources: The loaders of 20 SGLang releases, run on stub parameters; `models/llama_eagle3.py`, `load_weights`.
+    """
+    load = _load(case)
+    meant = homeless(load)
+    lost = tuple(
+        name for name in meant if not is_bias(name) and not is_state_norm(name) and not is_scale(name)
+    )
+    lost = tuple(name for name in lost if not name.endswith(_HARMLESS))
+    if not lost:
+        return
+    reasons = {tensor.name: tensor.reason for tensor in load.dropped}
+    empty = sorted({parameter.name for name in lost for parameter in meant[name]})
+    yield Found(
+        f"{load.plan.engine} drops {len(lost)} of {len(load.plan.tensors)} tensors because of their names",
+        (
+            *(seen(reasons[name], tensor=name) for name in lost[:3]),
+            seen(f"dropped: {listed(lost, 12)}"),
+            seen(f"left as initialised: {listed(tuple(empty), 12)}"),
+        ),
+        _rename(case, lost, tuple(empty)),
+    )
+
+
+def _rename(case: Investigation, lost: tuple[str, ...], empty: tuple[str, ...]) -> str:
+    assert case.engine is not None and case.release is not None
+    wrapper = lost[0].partition(".")[0] + "."
+    if all(
+        name.startswith(wrapper) and takes_name(case.release, name.removeprefix(wrapper)) for name in lost
+    ):
+        return f"Remove the prefix {wrapper} from the names."
+    old_and_new = _prefixes(lost, empty)
+    rename = f"Rename {old_and_new[0]}.* to {old_and_new[1]}.*" if old_and_new else "Rename the tensors"
+    later = first_release(case.engine.release, lambda facts: all(takes_name(facts, name) for name in lost))
+    return (
+        f"{rename}, or use SGLang {later} or later."
+        if later
+        else f"{rename}; no later release knows the names."
+    )
+
+
+def _prefixes(lost: tuple[str, ...], empty: tuple[str, ...]) -> tuple[str, str] | None:
+    """What stands in front of the layer's modules in the tensors, and in the parameters they were made for."""
+    for name in lost:
+        for module in (".self_attn.", ".mlp."):
+            wanted = next((one for one in empty if module in one), None)
+            if module in name and wanted is not None:
+                old, new = name.partition(module)[0], wanted.partition(module)[0].removeprefix("model.")
+                return (old, new) if old != new else None
+    return None
+
+
+@check(
+    "E3L-N02",
+    "names.rejected",
+    needs=("drafter",),
+    after=_OTHER_HEAD,
+    effect="The engine stops at that tensor.",
+    impact=Impact.STOPS,
+)
+def rejected(case: Investigation) -> Iterator[Found]:
+    """A tensor carries a name on which this release stops.
+
+    Seen: Simulated in the engine's order, the loader raises at a tensor's name (a KeyError).
+    Why: SGLang 0.4.6 to 0.4.8 look up every projection without asking whether the parameter exists.
+    Effect: The server stops while loading; the KeyError names a parameter that no file holds.
+    Repair: Rename `layers.0.*` to `midlayer.*`, or use a later release.
+    Sources: SGLang 0.4.6 `models/llama_eagle3.py:180-190`.
+    """
+    fix = "Rename the layer's tensors to midlayer.*, or use a release that knows the names."
+    if case.load is None:
+        if case.engine is not None and case.engine.kind == "vllm":
+            yield from _rejected_by_vllm(case)
+        else:
+            yield from _rejected_by_rule(case, fix)
+        return
+    stopped = case.load.rejected
+    if stopped is None or stopped.exception != "KeyError":
+        return
+    yield Found(
+        f"{case.load.plan.engine} stops at the name {stopped.name}",
+        (seen(stopped.reason, tensor=stopped.name),),
+        fix,
+    )
+
+
+def _rejected_by_rule(case: Investigation, fix: str) -> Iterator[Found]:
+    """The same for releases whose loader is not described: those that look up every projection unasked."""
+    rule = "stops at unknown projection names"
+    if case.engine is None or not rules.holds(rule, case.engine):
+        raise SkipCheck(NEEDS["load"](case) or "the load cannot be simulated")
+    projections = [name for name in case.names if name.endswith(("q_proj.weight", "gate_proj.weight"))]
+    unknown = [name for name in projections if not name.startswith("midlayer.")]
+    if unknown:
+        yield Found(
+            f"{case.engine} stops at the name {unknown[0]}",
+            (seen("this release knows the layer as midlayer.* only", tensor=unknown[0]),
+             seen(rules.source(rule, case.engine))),
+            fix,
+            confidence=0.95,
+        )  # fmt: skip
+
+
+def _rejected_by_vllm(case: Investigation) -> Iterator[Found]:
+    """VLLM stops at every name that it has no parameter for."""
+    known = re.compile(rules.vllm_drafter()["names"])
+    unknown = tuple(name for name in case.names if not known.match(name))
+    if case.is_eagle3 and unknown:
+        yield Found(
+            f"vLLM stops at the name {unknown[0]}",
+            (
+                seen(
+                    f"{len(unknown)} names are none that vLLM's drafter knows: {listed(unknown)}",
+                    tensor=unknown[0],
+                ),
+            ),
+            "Rename the tensors: layers.0.* or midlayer.* for the layer, fc, norm and lm_head at the top level.",
+            confidence=0.85,
+        )
+
+
+@check("E3L-N03", "names.missing", needs=("load",), after=(*_FILES, *_OTHER_HEAD), effect=_CHANCE)
+def missing(case: Investigation) -> Iterator[Found]:
+    """A parameter of the drafter gets no tensor at all.
+
+    Seen: After the simulated load a parameter is as it was initialised, and no dropped tensor looks made for it.
+    Why: A conversion lost it, a filter removed it, or the trainer never saved it.
+    Effect: A matrix of random numbers in the middle of the drafter; no engine reports parameters without a tensor.
+    Repair: Export the drafter again with that tensor.
+    Sources: SGLang `model_loader/loader.py`: nothing is checked after loading.
+    """
+    load = _load(case)
+    meant = {parameter.name for parameters in homeless(load).values() for parameter in parameters}
+    empty = [
+        one
+        for one in load.empty
+        if one.name not in meant and not one.name.endswith((".bias", "lm_head.weight", "embed_tokens.weight"))
+    ]
+    unused = ("fc.weight", "hidden_norm.weight") if case.takes_one_state else ()
+    weights = tuple(one for one in empty if not is_state_norm(one.name) and not one.name.endswith(unused))
+    if weights:
+        names = tuple(one.name for one in weights)
+        yield Found(
+            f"{len(weights)} parameter(s) of the drafter get no tensor: {listed(names)}",
+            tuple(seen(f"{one.name}: {one.status}, {one.reason}") for one in weights[:6]),
+            f"Export the drafter again with {listed(names)}.",
+            impact=Impact.ZERO if any(_matters(name) for name in names) else Impact.PARTIAL,
+        )
+
+
+def _matters(name: str) -> bool:
+    return not name.endswith("norm.weight")
+
+
+@check(
+    "E3L-N04",
+    "names.unsupported-tensor",
+    needs=("load",),
+    after=_OTHER_HEAD,
+    effect="What those tensors do in training is left out in serving: fewer drafts are right.",
+    impact=Impact.PARTIAL,
+)
+def unsupported(case: Investigation) -> Iterator[Found]:
+    """Trained tensors for which this release has no parameter.
+
+    Seen: q_norm, k_norm, mask_hidden or others are dropped, and no parameter of the drafter is waiting for them.
+    Why: The trainer's layer is of another type (a Qwen3 layer has q_norm and k_norm) than the engine's Llama layer.
+    Effect: The attention computes something else than in training; acceptance is low, not zero.
+    Repair: Train with a Llama-type layer, or serve with an engine that has the parameters (vLLM for Qwen3 layers).
+    Sources: SGLang `models/llama_eagle3.py`: no q_norm or k_norm in any release up to 0.5.23.
+    """
+    load = _load(case)
+    meant = homeless(load)
+    extra = tuple(
+        tensor.name
+        for tensor in load.dropped
+        if tensor.name not in meant
+        and not is_bias(tensor.name)
+        and not is_state_norm(tensor.name)
+        and not is_scale(tensor.name)
+        and not _has_another_name(tensor, case)
+    )
+    if extra:
+        vital = any(part in name for name in extra for part in ("q_norm", "k_norm", "mask_hidden"))
+        yield Found(
+            f"{load.plan.engine} has no parameter for {listed(extra)}",
+            tuple(
+                seen("dropped: no parameter of the drafter is made for it", tensor=name) for name in extra[:6]
+            ),
+            "Serve with an engine that has these parameters, or train without them.",
+            severity=Severity.ERROR if vital else Severity.NOTE,
+            confidence=0.97 if vital else 0.6,
+        )
+
+
+def _has_another_name(tensor: TensorPlan, case: Investigation) -> bool:
+    """Tensors that other checks name better, and those that every release drops harmlessly."""
+    name = tensor.name
+    if name.endswith(_HARMLESS) or "verifier_" in name:
+        return True
+    if name.endswith("lm_head.weight"):
+        return True
+    # Layers beyond those that the config states: the number of layers is the fault.
+    return case.config is not None and case.layers > case.config.num_hidden_layers
+
+
+@check(
+    "E3L-N05",
+    "names.shape",
+    needs=("load",),
+    after=_OTHER_HEAD,
+    others=("head.lm-head-rows", "capture.ids-count", "capture.width", "head.embedding"),
+    effect="The engine stops at that tensor.",
+    impact=Impact.STOPS,
+)
+def shape(case: Investigation) -> Iterator[Found]:
+    """A tensor's shape does not fit the parameter it maps to.
+
+    Seen: The simulated loader refuses a tensor: its rows or columns are not those that the config leads to.
+    Why: `head_dim` is absent and is not hidden size / heads, a size was copied from another model, or the head is for
+        another target.
+    Effect: The engine stops on an assertion or a RuntimeError about sizes.
+    Repair: Make the config's sizes agree with the weights.
+    Sources: SGLang `layers/linear.py`, `layers/vocab_parallel_embedding.py`.
+    """
+    load, config = _load(case), case.config
+    assert config is not None
+    stopped = load.rejected
+    got_further = case.log is not None and (case.log.served or case.log.crash is not None)
+    for stop in load.stops:
+        stated = config.sources["head_dim"] == "head_dim"
+        if stop.rule == "hidden size multiple of heads" and not got_further and not stated:
+            yield Found(
+                "hidden_size is no multiple of num_attention_heads, which this release's config class demands",
+                (seen(f"{stop.error} ({stop.source})", "config.json"),),
+                "Check hidden_size, num_attention_heads and head_dim against the weights.",
+                confidence=0.8,
+            )
+    for name, text in load.unread:
+        yield Found(
+            f"{name} has another size than the parameter that the config leads to",
+            (seen(f"{text}; the loader says nothing{_head_dim(case, name)}", tensor=name),),
+            _shape_fix(case, name),
+            impact=Impact.ZERO,
+            effect="The parameter holds something else than the trained tensor: the layer computes noise.",
+        )
+        return
+    if stopped is None or stopped.exception == "KeyError":
+        return
+    if _looked_at_elsewhere(case, stopped):
+        raise SkipCheck("the tensor is looked at by a check of its own")
+    yield Found(
+        f"{stopped.name} does not fit {stopped.parameter}",
+        (seen(f"{stopped.reason}{_head_dim(case, stopped.name)}", tensor=stopped.name),),
+        _shape_fix(case, stopped.name),
+    )
+
+
+def _looked_at_elsewhere(case: Investigation, stopped: TensorPlan) -> bool:
+    """Whether the checks of the head, of the map or of the captured states say what is wrong."""
+    parameter, config = stopped.parameter or "", case.config
+    assert config is not None
+    if parameter.endswith("lm_head.weight"):
+        head = case.shape("lm_head.weight")
+        return head is not None and head[:1] not in ((), (config.draft_vocab_size or config.vocab_size,))
+    if parameter.endswith("fc.weight"):
+        fc = case.shape("fc.weight")
+        return fc is not None and fc[:1] == (config.hidden_size,)
+    return parameter.endswith("hot_token_id")
+
+
+def _head_dim(case: Investigation, name: str) -> str:
+    config = case.config
+    if config is None or "self_attn" not in name:
+        return ""
+    return f"; head_dim is {config.head_dim} ({config.sources['head_dim']})"
+
+
+def _shape_fix(case: Investigation, name: str) -> str:
+    config, query = case.config, case.shape("self_attn.q_proj.weight")
+    assert config is not None
+    if "self_attn" in name and query and query[0] and query[0] % config.num_attention_heads == 0:
+        width = query[0] // config.num_attention_heads
+        if width != config.head_dim:
+            return f'State "head_dim": {width} in config.json, as the weights have it.'
+    return "Make the sizes in config.json agree with the tensor's shape."
+
+
+@check(
+    "E3L-N06",
+    "names.tensor-parallel",
+    needs=("config", "drafter"),
+    after=_OTHER_HEAD,
+    effect="The server stops while it builds the drafter.",
+    impact=Impact.STOPS,
+)
+def tensor_parallel(case: Investigation) -> Iterator[Found]:
+    """A parameter cannot be divided among the ranks.
+
+    Seen: The drafter's heads, its feed-forward width or its vocabulary are no multiple of the tensor-parallel size.
+    Why: The size was chosen for the target; the drafter has fewer heads.
+    Effect: An assertion while the drafter is built, on every rank.
+    Repair: Choose a tensor-parallel size that divides the drafter's heads.
+    Sources: SGLang `models/llama.py`, LlamaAttention; `layers/linear.py`.
+    """
+    config = case.config
+    assert config is not None
+    tp = case.launch.tp if case.launch else 1
+    if case.load is None:
+        if not case.is_mla or case.engine is None or case.engine.kind != "sglang":
+            raise SkipCheck(NEEDS["load"](case) or "the load cannot be simulated")
+        if config.num_attention_heads % tp:
+            yield Found(
+                f"{config.num_attention_heads} heads cannot be divided among {tp} ranks",
+                (
+                    seen(f"num_attention_heads is {config.num_attention_heads}", "config.json"),
+                    seen(f"--tp is {tp}"),
+                ),
+                _sizes_that_divide(case, tp),
+                confidence=0.9,
+            )
+        return
+    for stop in case.load.stops:
+        if stop.rule in (
+            "heads divisible",
+            "key-value heads divide",
+            "size divisible",
+            "vocabulary divisible",
+        ):
+            yield Found(
+                f"The drafter cannot be divided among {tp} ranks ({stop.rule} does not hold)",
+                (
+                    seen(f"{stop.error} ({stop.source})"),
+                    seen(
+                        f"{config.num_attention_heads} attention heads, "
+                        f"{config.num_key_value_heads} key-value heads",
+                        "config.json",
+                    ),
+                ),
+                _sizes_that_divide(case, tp),
+            )
+
+
+def _sizes_that_divide(case: Investigation, tp: int) -> str:
+    assert case.config is not None
+    heads = case.config.num_attention_heads
+    fitting = [size for size in range(1, tp) if heads % size == 0 and tp % size == 0]
+    return f"Use --tp {max(fitting, default=1)}, which divides {heads} heads."

@@ -1,0 +1,177 @@
+"""Runtime: whether the server's behaviour, not the checkpoint, explains the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eagle3lab.diagnosis.checks.base import Found, check, seen
+from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.evidence.log import Log
+from eagle3lab.diagnosis.model import Impact, Severity
+
+
+def _shows(case: Investigation, signature: str) -> Log | None:
+    """The log, if acceptance in it has this signature."""
+    assert case.log is not None
+    return case.log if case.log.observed.signature == signature else None
+
+
+@check(
+    "E3L-R01",
+    "runtime.not-speculating",
+    needs=("log",),
+    effect="Nothing is drafted: one token per step, as without.",
+)
+def not_speculating(case: Investigation) -> Iterator[Found]:
+    """The log has decode lines without accept fields.
+
+    Seen: Decode lines are printed, and none has an accept length.
+    Why: No algorithm was given, or the drafter was never loaded.
+    Effect: The server decodes as without speculation.
+    Repair: Give `--speculative-algorithm EAGLE3` with the drafter's path, and look for accept len in the log.
+    Sources: SGLang's decode line: `accept len` is printed whenever a speculative algorithm runs.
+    """
+    if log := _shows(case, "not-speculating"):
+        yield Found(
+            "The server decodes without drafting",
+            (seen(log.observed.reason, log.path),),
+            "Add --speculative-algorithm EAGLE3 to the launch command.",
+            confidence=log.observed.confidence,
+        )
+
+
+_CRASHES = (
+    "capture.target-unsupported", "head-kind.not-eagle3", "flags.draft-path", "head-kind.architecture",
+    "names.rejected", "head-kind.layer-count", "names.tensor-parallel", "head.lm-head-rows", "names.shape",
+    "layer.dtype", "layer.quantisation", "layer.context", "flags.incompatible", "flags.backend", "files.unreadable",
+    "head-kind.config-value",
+)  # fmt: skip
+
+
+@check(
+    "E3L-R02",
+    "runtime.crash",
+    needs=("log",),
+    others=_CRASHES,
+    impact=Impact.STOPS,
+    effect="The server died: nothing is served.",
+)
+def crash(case: Investigation) -> Iterator[Found]:
+    """The server died; the first traceback of any rank is the cause.
+
+    Seen: A traceback in the log. Later tracebacks and signals of other ranks follow from the first.
+    Why: Named by the exception where it is a known one; out of memory and the like have no cause in the drafter.
+    Effect: Nothing is served.
+    Repair: As the exception says; where it points at the checkpoint, as that finding says.
+    Sources: `crashes.toml`: exceptions seen in public reports and in the engines' sources.
+    """
+    assert case.log is not None
+    died = case.log.crash
+    if died is None:
+        return
+    known = [fault for fault in died.explains if case.blames(fault)]
+    place = seen(f"{died.rank or 'the server'}: {died.error}", case.log.path, line=died.line)
+    if known:
+        return  # ranking adds the traceback to that finding
+    stops = [one for one in case.found if one.impact is Impact.STOPS and one.severity is Severity.ERROR]
+    if stops and not (died.alone and died.explains):
+        return
+    fault = died.explains[0] if died.alone and died.explains else "runtime.crash"
+    can_be = [] if died.alone else [seen(f"it can come from {one}") for one in died.explains]
+    yield Found(
+        f"The server died: {died.meaning}",
+        (place, *can_be),
+        died.fix,
+        fault=fault,
+        confidence=0.9 if died.explains else 0.7,
+    )
+
+
+@check(
+    "E3L-R03",
+    "runtime.switched-off",
+    needs=("log",),
+    severity=Severity.WARNING,
+    impact=Impact.NONE,
+    effect="Under load nothing is drafted; the head itself works.",
+)
+def switched_off(case: Investigation) -> Iterator[Found]:
+    """Acceptance is 1.00 only at high concurrency.
+
+    Seen: Intervals with many running requests have an accept length of 1.00, those with few a useful one.
+    Why: The engine stops drafting above a batch size, or verification falls back to plain decoding.
+    Effect: No gain under load, and averages that hide a working head.
+    Repair: Raise the threshold, or measure at the concurrency that matters.
+    Sources: SGLang's decode lines: #running-req beside accept len.
+    """
+    if log := _shows(case, "switched-off"):
+        yield Found(
+            "Drafting stops when many requests run",
+            (seen(log.observed.reason, log.path),),
+            "Raise the batch size up to which the engine drafts, or look at the intervals with few requests.",
+            confidence=log.observed.confidence,
+        )
+
+
+@check(
+    "E3L-R04",
+    "runtime.degenerate",
+    needs=("log",),
+    effect="The target's output has collapsed: acceptance says nothing about the drafter.",
+)
+def degenerate(case: Investigation) -> Iterator[Found]:
+    """The target's output collapsed.
+
+    Seen: Acceptance was good and fell to nothing at one moment; an output in the log is one character again and again.
+    Why: NaN in the target (quantisation, cache, overflow), not the drafter.
+    Effect: Both models repeat one token or disagree for ever; the numbers after that moment mean nothing.
+    Repair: Look at the target's answers without speculation first.
+    Sources: Public reports of runs of exclamation marks: token 0 of the tokenizer is printed for NaN logits.
+    """
+    log = _shows(case, "collapse")
+    if log is None:
+        return
+    evidence = [seen(log.observed.reason, log.path)]
+    if log.repeated:
+        character, line = log.repeated
+        evidence.append(
+            seen(f"an output is the character {character!r} again and again", log.path, line=line)
+        )
+    yield Found(
+        "Acceptance fell to nothing at one moment"
+        + (", and the target repeats one character" if log.repeated else ""),
+        tuple(evidence),
+        "Check the target's output without speculation; restart the server.",
+        confidence=0.95 if log.repeated else 0.7,
+        severity=Severity.ERROR if log.repeated else Severity.WARNING,
+    )
+
+
+@check(
+    "E3L-R05",
+    "runtime.drift",
+    needs=("log",),
+    severity=Severity.WARNING,
+    impact=Impact.NONE,
+    effect="The head is as good as at the start; what it is fed gets worse.",
+)
+def drift(case: Investigation) -> Iterator[Found]:
+    """Acceptance falls with uptime or with context length.
+
+    Seen: The accept length falls steadily or in steps while the server runs.
+    Why: Stale cache entries, growing contexts, or a change of the requests; the checkpoint does not change.
+    Effect: A good head looks weak in averages over hours.
+    Repair: Restart, serve without prefix caching, and compare; look at context lengths over time.
+    Sources: `eagle3lab.acceptance`: trend and change points.
+    """
+    if log := _shows(case, "drift"):
+        caching = case.launch is not None and case.launch.has("enable-prefix-caching")
+        yield Found(
+            "Acceptance falls while the server runs",
+            (
+                seen(log.observed.reason, log.path),
+                *([seen("--enable-prefix-caching is given")] if caching else []),
+            ),
+            "Restart without prefix caching and compare; look at context lengths over time.",
+            confidence=log.observed.confidence,
+        )

@@ -1,0 +1,205 @@
+"""Vocab: what the draft-to-target token map makes of the drafter's choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
+from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.model import Evidence, Impact, Severity
+
+if TYPE_CHECKING:
+    from eagle3lab.vocabulary.report import TokenMapReport
+
+_FILES = ("files.unindexed-shard", "files.stale-safetensors")
+_SHIFTED = "Draft ids are translated to other tokens than the head means: nothing but luck is accepted."
+
+
+def _report(case: Investigation, fault: str) -> TokenMapReport | None:
+    """The analysis of the map if it names this fault."""
+    if case.proven_ids is not None:
+        return None
+    assert case.token_map is not None
+    report = case.token_map.report
+    return report if report.fault == fault else None
+
+
+def _refuse_whole_head(case: Investigation) -> None:
+    """Skip a head that is whole by its own config: a target with more tokens is another matter than a map."""
+    config = case.config
+    if config is not None and config.draft_vocab_size in (None, config.vocab_size):
+        raise SkipCheck("the draft vocabulary is not reduced, by the drafter's own config")
+
+
+def _evidence(case: Investigation, report: TokenMapReport) -> tuple[Evidence, ...]:
+    assert case.token_map is not None
+    name = case.token_map.d2t.name if case.token_map.d2t else None
+    return tuple(seen(text, tensor=name) for text in report.evidence)
+
+
+def _found(case: Investigation, report: TokenMapReport, title: str, otherwise: str) -> Found:
+    fix = f"Write d2t again: {report.repair.reason}." if report.repair else otherwise
+    return Found(title, _evidence(case, report), fix, confidence=report.confidence)
+
+
+@check("E3L-V01", "vocab.absolute", needs=("map",), effect=_SHIFTED)
+def absolute(case: Investigation) -> Iterator[Found]:
+    """d2t holds absolute target ids.
+
+    Seen: d2t itself lists the tokens that t2d marks, or is the only reading that stays inside the vocabulary.
+    Why: A converter stored the target ids instead of their distance from the draft id.
+    Effect: Engines add arange, so every id but the first is shifted, the later ones beyond the vocabulary.
+    Repair: Subtract arange from d2t, once.
+    Sources: SGLang `models/llama_eagle3.py`: hot_token_id = d2t + arange; all trainers write offsets.
+    """
+    if report := _report(case, "vocab.absolute"):
+        yield _found(
+            case, report, "d2t holds absolute ids where engines add arange", "Subtract arange from d2t."
+        )
+
+
+@check("E3L-V02", "vocab.double-offset", needs=("map",), effect=_SHIFTED)
+def double_offset(case: Investigation) -> Iterator[Found]:
+    """The position was subtracted twice: arange was subtracted from a d2t that already held offsets.
+
+    Seen: d2t + 2·arange lists the tokens that t2d marks; d2t + arange repeats or leaves the vocabulary.
+    Why: Someone took offsets for absolute ids and subtracted arange a second time.
+    Effect: Engines get the former offsets as ids: the same low ids again and again.
+    Repair: Add arange to d2t, once.
+    Sources: The case study; SGLang `models/llama_eagle3.py`.
+    """
+    if report := _report(case, "vocab.double-offset"):
+        yield _found(case, report, "arange was subtracted from d2t twice", "Add arange to d2t once.")
+
+
+@check("E3L-V03", "vocab.missing", needs=("map",), after=_FILES, effect=_SHIFTED)
+def missing(case: Investigation) -> Iterator[Found]:
+    """The draft vocabulary is reduced and there is no d2t.
+
+    Seen: lm_head has fewer rows than the target has tokens, and no tensor is a token map.
+    Why: The map was left in a side file, or a converter kept it only together with t2d.
+    Effect: Engines from 0.4.9 on take draft ids for target ids: tokens 0 to D − 1. Earlier ones stop.
+    Repair: Store the map that the head was trained with as d2t.
+    Sources: SGLang `models/llama_eagle3.py`: hot_token_id stays None; speculators' converter before 0.5.
+    """
+    _refuse_whole_head(case)
+    if report := _report(case, "vocab.missing"):
+        yield _found(
+            case,
+            report,
+            "The draft vocabulary is reduced, and there is no d2t",
+            "Store the map of the training run as d2t: int64, target id − draft id.",
+        )
+
+
+@check("E3L-V04", "vocab.zero", needs=("map",), effect=_SHIFTED)
+def zero(case: Investigation) -> Iterator[Found]:
+    """d2t is all zeros although the draft vocabulary is reduced.
+
+    Seen: Every entry of d2t is zero, and the target has more tokens than the head has rows.
+    Why: The buffer is made of zeros by the trainer's model class, and the mapping was never loaded into it.
+    Effect: Draft ids are taken for target ids; a few low ids are right by luck.
+    Repair: Store the map of the training run.
+    Sources: SafeAILab `model/cnets.py:538`; AngelSlim `llama_eagle3.py:560`; ModelOpt `megatron_eagle.py:512`.
+    """
+    _refuse_whole_head(case)
+    if report := _report(case, "vocab.zero"):
+        yield _found(
+            case,
+            report,
+            "d2t is all zeros: the mapping was never filled in",
+            "Store the map of the training run as d2t: int64, target id − draft id.",
+        )
+
+
+@check("E3L-V05", "vocab.range", needs=("map",), effect=_SHIFTED)
+def out_of_range(case: Investigation) -> Iterator[Found]:
+    """d2t + arange leaves the vocabulary or repeats a token.
+
+    Seen: The ids that an engine computes are not distinct tokens of the target, and no other reading explains it.
+    Why: The map is of another tokenizer, or is damaged.
+    Effect: An index outside the embedding stops a GPU server at the first such draft; repeated ids lose tokens.
+    Repair: Store the map of the run that trained this head, for this target's tokenizer.
+    Sources: SGLang `layers/vocab_parallel_embedding.py:472-493` (0.5.9).
+    """
+    if report := _report(case, "vocab.range"):
+        yield _found(
+            case,
+            report,
+            "The ids that engines compute are not distinct tokens of the target",
+            "Store the map of the run that trained this head, for this target's tokenizer.",
+        )
+
+
+@check("E3L-V06", "vocab.dtype", needs=("map",), effect=_SHIFTED)
+def dtype(case: Investigation) -> Iterator[Found]:
+    """d2t is not a tensor of integers.
+
+    Seen: d2t is stored as a float; bf16 has eight bits of mantissa, so offsets above 256 are rounded.
+    Why: A blanket cast of the whole state dict.
+    Effect: A float cannot index; cast back, most ids are off by up to half a rounding step.
+    Repair: Store the original integers; rounded ones can be recovered from t2d only.
+    Sources: SGLang `models/llama_eagle3.py`.
+    """
+    if report := _report(case, "vocab.dtype"):
+        yield _found(
+            case, report, "d2t is not a tensor of integers", "Store d2t as int64, from before the cast."
+        )
+
+
+@check(
+    "E3L-V07",
+    "vocab.t2d",
+    needs=("map",),
+    severity=Severity.WARNING,
+    effect="If the head belongs to t2d's vocabulary, most rows stand for other tokens than d2t says.",
+)
+def disagreement(case: Investigation) -> Iterator[Found]:
+    """t2d and d2t describe different draft vocabularies.
+
+    Seen: The tokens that t2d marks and those that d2t names are two different sets.
+    Why: One of them, and perhaps the head, comes from another training run.
+    Effect: Engines read d2t only; where the head was trained with the other set, acceptance is near chance.
+    Repair: Take both tensors and lm_head from the same run.
+    Sources: SpecForge `compact_teacher.py:217`: nonzero(t2d) == d2t + arange.
+    """
+    if report := _report(case, "vocab.t2d"):
+        yield _found(
+            case,
+            report,
+            "t2d and d2t describe different draft vocabularies",
+            "Take d2t, t2d and lm_head from the same training run.",
+        )
+
+
+@check(
+    "E3L-V08",
+    "vocab.discarded",
+    needs=("launch",),
+    engine="sglang",
+    severity=Severity.WARNING,
+    impact=Impact.NONE,
+    effect="The map given by the option does nothing; the drafter's own is used.",
+)
+def discarded(case: Investigation) -> Iterator[Found]:
+    """A token map given by option is ignored.
+
+    Seen: `--speculative-token-map` stands beside `--speculative-algorithm EAGLE3`.
+    Why: The option is for EAGLE-2 heads with a full vocabulary; an EAGLE-3 head brings its own map.
+    Effect: None on a head with a d2t; a head without one keeps draft ids as target ids.
+    Repair: Leave the option out, and store the map in the head as d2t.
+    Sources: SGLang `speculative/eagle_worker.py:155-182` (0.5.9): ignored with a warning.
+    """
+    assert case.launch is not None
+    if case.algorithm != "EAGLE3":
+        raise SkipCheck("the algorithm is not EAGLE3")
+    if case.launch.has("speculative-token-map"):
+        lacking = case.drafter is not None and case.tensor("d2t") is None
+        yield Found(
+            "--speculative-token-map is ignored with EAGLE3",
+            (seen("--speculative-token-map is given"),),
+            "Leave it out; an EAGLE-3 head's own d2t is used.",
+            severity=Severity.ERROR if lacking else Severity.WARNING,
+            impact=Impact.ZERO if lacking else Impact.NONE,
+        )

@@ -1,0 +1,1 @@
+"""What the user gave, read lazily: checkpoint, target, engine release, launch command, log."""

@@ -1,0 +1,158 @@
+"""The simulated load as evidence: what stops it, and what it would be with the stops out of the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eagle3lab.errors import InputError
+
+if TYPE_CHECKING:
+    from eagle3lab.checkpoint import DrafterConfig, TensorInfo
+    from eagle3lab.engines import EngineFacts, LoadPlan, ParameterPlan, TensorPlan
+    from eagle3lab.engines.facts import ConstructionRule
+
+_STOPS = 4
+_EMPTY = frozenset({"left as initialised", "partly loaded"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the drafter class cannot be built.
+
+    Attributes:
+        rule: The name of the rule that is broken.
+        error: Type and message of the exception.
+        source: The engine's line.
+    """
+
+    rule: str
+    error: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the engine makes of the drafter.
+
+    Attributes:
+        stops: What prevents the class from being built, in the order in which it is met.
+        plan: The load of the first rank with those out of the way.
+        rejected: The tensor at which the first or the last rank stops: what is too short for its parameter fits the
+            first rank's part and not the last one's.
+        unread: Tensors that are cut, or filled up where that moves heads: name, and what happens.
+    """
+
+    stops: tuple[Stop, ...]
+    plan: LoadPlan
+    rejected: TensorPlan | None
+    unread: tuple[tuple[str, str], ...]
+
+    @property
+    def empty(self) -> tuple[ParameterPlan, ...]:
+        """Parameters that no tensor fills, or not completely."""
+        if self.rejected is not None:
+            return ()
+        return tuple(one for one in self.plan.parameters if one.status in _EMPTY)
+
+    @property
+    def dropped(self) -> tuple[TensorPlan, ...]:
+        """Tensors that reach nothing, without a word."""
+        return self.plan.tensors_with("dropped")
+
+
+def simulate(
+    config: DrafterConfig, tensors: tuple[TensorInfo, ...], facts: EngineFacts, tp: int, layers: int
+) -> Load:
+    """Simulate the load; where construction fails, again with what stopped it put right.
+
+    Args:
+        config: The drafter's config.
+        tensors: Its tensors in the order they are offered.
+        facts: The release.
+        tp: Tensor-parallel size.
+        layers: Decoder layers that the weights hold.
+
+    Raises:
+        InputError: The load cannot be simulated.
+    """
+    from eagle3lab.engines.loading import simulate as simulate_once
+
+    stops: list[Stop] = []
+    while True:
+        plan = simulate_once(config, tensors, facts, tp)
+        if plan.construction_error is None or len(stops) == _STOPS:
+            whole = plan if tp == 1 else simulate_once(config, tensors, facts, 1)
+            last = plan if tp == 1 else simulate_once(config, tensors, facts, tp, tp - 1)
+            return Load(tuple(stops), plan, plan.rejected or last.rejected, tuple(_unread(whole, tensors)))
+        rule = _rule(facts, plan.construction_error.type, plan.construction_error.message)
+        error = f"{plan.construction_error.type}: {plan.construction_error.message}"
+        stops.append(Stop(rule.rule if rule else "", error, str(rule.source) if rule else ""))
+        changed = _put_right(config, tp, rule.rule if rule else "", layers)
+        if changed is None:
+            return Load(tuple(stops), plan, None, ())
+        config, tp = changed
+
+
+def _unread(plan: LoadPlan, tensors: tuple[TensorInfo, ...]) -> Iterator[tuple[str, str]]:
+    """Tensors that one rank alone does not read to the end: loaders cut what is too long without a word."""
+    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    for tensor in plan.tensors_with("loaded"):
+        shape = shapes[tensor.name]
+        if not tensor.slices or not shape:
+            continue
+        filled = any(part.zero_rows or part.zero_columns for part in tensor.slices)
+        if filled and ".self_attn." in (tensor.parameter or ""):
+            yield tensor.name, f"its {list(shape)} are filled up with zeros, so heads are cut in other places"
+            continue
+        rows = max(part.tensor_rows[1] for part in tensor.slices)
+        if rows < shape[0]:
+            yield tensor.name, f"{rows} of {shape[0]} rows are read"
+        elif len(shape) == 2 and all(part.tensor_columns for part in tensor.slices):
+            columns = max(part.tensor_columns[1] for part in tensor.slices if part.tensor_columns)
+            if 1 < columns < shape[1]:
+                yield tensor.name, f"{columns} of {shape[1]} columns are read"
+
+
+def _rule(facts: EngineFacts, error: str, message: str) -> ConstructionRule | None:
+    for rule in facts.construction:
+        pattern = ".*".join(re.escape(part) for part in re.split(r"\{[^{}]*\}", rule.message))
+        if rule.exception == error and re.fullmatch(pattern, message, re.DOTALL):
+            return rule
+    return None
+
+
+def _put_right(config: DrafterConfig, tp: int, rule: str, layers: int) -> tuple[DrafterConfig, int] | None:
+    if rule in ("heads divisible", "key-value heads divide", "size divisible", "vocabulary divisible"):
+        return (config, 1) if tp > 1 else None
+    if rule == "one layer":
+        return _with(config, num_hidden_layers=1), tp
+    if rule == "model_type stated":
+        return _with(config, model_type="llama"), tp
+    if rule == "activation":
+        return _with(config, hidden_act="silu"), tp
+    if rule == "target_hidden_size not null":
+        raw = {key: value for key, value in config.raw.items() if key != "target_hidden_size"}
+        return replace(config, raw=raw), tp
+    if rule in ("draft_vocab_size stated", "draft_vocab_size not null"):
+        return _with(config, draft_vocab_size=config.draft_vocab_size or config.vocab_size), tp
+    if rule == "hidden size multiple of heads" and config.raw.get("model_type") == "llama":
+        # A model type whose class does not check this, and supplies nothing that decides a shape.
+        return _with(config, model_type="unchecked", num_key_value_heads=config.num_key_value_heads), tp
+    return None
+
+
+def _with(config: DrafterConfig, **fields: Any) -> DrafterConfig:
+    return replace(config, raw={**config.raw, **fields}, **fields)
+
+
+def simulated(
+    config: DrafterConfig, tensors: tuple[TensorInfo, ...], facts: EngineFacts, tp: int, layers: int
+) -> tuple[Load | None, str]:
+    """The same, with the reason in place of the load where it cannot be simulated."""
+    try:
+        return simulate(config, tensors, facts, tp, layers), ""
+    except InputError as error:
+        return None, error.problem

@@ -1,0 +1,107 @@
+"""The target's config.json, a multimodal wrapper looked through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a diagnosis needs of a target.
+
+    Attributes:
+        architectures: The class an engine builds, and the class of the language model in it where the config of a
+            multimodal target names one; () where it names none.
+        layers: Number n of decoder layers; None where it is not stated.
+        hidden_size: Width Ht of its hidden states.
+        vocab_size: Tokens V.
+        tied: Whether its output head is its embedding.
+        dtype: As stated, without "torch.".
+        rope_theta: RoPE base.
+        context: Longest position as SGLang derives it.
+        name: `_name_or_path`, where the config has kept it.
+    """
+
+    architectures: tuple[str, ...]
+    layers: int | None
+    hidden_size: int | None
+    vocab_size: int | None
+    tied: bool
+    dtype: str | None
+    rope_theta: float | None
+    context: int | None
+    name: str | None
+
+    @property
+    def architecture(self) -> str | None:
+        """The class an engine builds; None where the config names none."""
+        return next(iter(self.architectures), None)
+
+
+def read_target(raw: Mapping[str, Any]) -> Target:
+    """Read a target's config.json, of any shape; what has the wrong type counts as absent."""
+    nested: Mapping[str, Any] = next(
+        (
+            raw[key]
+            for key in ("text_config", "llm_config", "language_config")
+            if isinstance(raw.get(key), dict)
+        ),
+        {},
+    )
+
+    def find(key: str) -> Any:
+        value = nested.get(key)
+        return raw.get(key) if value is None else value
+
+    dtype = find("torch_dtype") or find("dtype")
+    name = raw.get("_name_or_path")
+    return Target(
+        architectures=_classes(raw, nested),
+        layers=_size(find("num_hidden_layers")),
+        hidden_size=_size(find("hidden_size")),
+        vocab_size=_size(find("vocab_size")),
+        tied=find("tie_word_embeddings") is True,
+        dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
+        rope_theta=_number(find("rope_theta")),
+        context=derived_context(_size(find("max_position_embeddings")), find("rope_scaling")),
+        name=name if isinstance(name, str) and name else None,
+    )
+
+
+def _classes(*configs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The first name in `architectures` of each config that has one."""
+    found = []
+    for config in configs:
+        names = config.get("architectures")
+        if isinstance(names, list) and names and isinstance(names[0], str):
+            found.append(names[0])
+    return tuple(found)
+
+
+def derived_context(positions: int | None, scaling: Any) -> int | None:
+    """The context length that SGLang derives from a config (0.5.23 utils/hf_transformers/common.py:677-694).
+
+    A scaling factor counts only without `original_max_position_embeddings`, and not for llama3.
+    """
+    if positions is None or not isinstance(scaling, Mapping):
+        return positions
+    factor = _number(scaling.get("factor"))
+    if (
+        factor is None
+        or "original_max_position_embeddings" in scaling
+        or scaling.get("rope_type") == "llama3"
+    ):
+        return positions
+    return int(factor * positions)
+
+
+def _size(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and 0 < value < 2**31 else None
+
+
+def _number(value: Any) -> float | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and 0 < value < 1e30 else None

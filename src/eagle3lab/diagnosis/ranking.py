@@ -1,0 +1,166 @@
+"""The order of findings: how well each explains what was observed, and which of them hides which.
+
+What a fault does to a server (its impact) is held against what the log shows. A finding that can produce what was
+observed moves up, one that cannot moves down, and its text says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eagle3lab.diagnosis.evidence.log import Crash
+from eagle3lab.diagnosis.model import Evidence, Finding, Impact, Observed, Severity
+
+_BASE = {Impact.STOPS: 1.0, Impact.ZERO: 0.95, Impact.PARTIAL: 0.6, Impact.LATER: 0.55, Impact.NONE: 0.4}
+_GRAVITY = {Severity.ERROR: 1.0, Severity.WARNING: 0.75, Severity.NOTE: 0.2}
+_UP, _DOWN = 1.4, 0.5
+
+# Signature → the impacts that produce it, and those that cannot.
+_FITS: dict[str, tuple[frozenset[Impact], frozenset[Impact]]] = {
+    "dead": (frozenset({Impact.ZERO}), frozenset({Impact.STOPS, Impact.LATER, Impact.NONE})),
+    "near-dead": (frozenset({Impact.ZERO}), frozenset({Impact.STOPS, Impact.LATER, Impact.NONE})),
+    "random-head": (frozenset({Impact.ZERO}), frozenset({Impact.STOPS, Impact.LATER})),
+    "partial": (frozenset({Impact.PARTIAL, Impact.LATER}), frozenset({Impact.STOPS, Impact.ZERO})),
+    "weak-training": (frozenset({Impact.PARTIAL}), frozenset({Impact.STOPS, Impact.ZERO})),
+    "below-expectation": (frozenset({Impact.PARTIAL, Impact.LATER}), frozenset({Impact.STOPS, Impact.ZERO})),
+    "recurrence-cliff": (frozenset({Impact.LATER}), frozenset({Impact.STOPS, Impact.ZERO})),
+    "healthy": (frozenset(), frozenset({Impact.STOPS, Impact.ZERO, Impact.PARTIAL})),
+}
+# Signatures that a finding of their own explains.
+_OWN = {
+    "switched-off": ("runtime.switched-off",),
+    "drift": ("runtime.drift",),
+    "collapse": ("runtime.degenerate",),
+    "not-speculating": ("runtime.not-speculating", "flags.method"),
+    "no-data": ("metric.no-data",),
+    "weak-training": ("training.weak",),
+}
+_STAGES = (
+    "files", "head-kind", "names", "flags", "capture.algorithm", "capture.target-unsupported", "head", "vocab",
+    "capture", "layer", "runtime", "training", "metric",
+)  # fmt: skip
+# What hides what, besides that whatever stops the server hides everything that happens later.
+_HIDES = {
+    "files.": ("names.", "head.", "vocab.", "capture.", "layer.", "training."),
+    "names.": ("head.", "vocab.", "capture.", "layer.", "training."),
+    "capture.algorithm": (
+        "vocab.",
+        "head.lm-head-missing",
+        "head.tied",
+        "head.row-order",
+        "capture.",
+        "layer.",
+    ),
+    "head.": ("training.", "capture.ids", "layer."),
+    "vocab.": ("training.", "capture.ids", "layer."),
+}
+
+
+def ranked(
+    found: list[Finding], observed: Observed | None, crash: Crash | None, *, served: bool
+) -> tuple[Finding, ...]:
+    """Findings, most likely cause first, each with the reason for its place.
+
+    Args:
+        found: In the order of the checks.
+        observed: What the log shows; None without a log.
+        crash: What the server died of; None while it lived.
+        served: Whether the log shows that it decoded.
+    """
+    findings = _with_crash(found, crash)
+    if observed is not None:
+        findings = [_doubted(one, observed, served=served, crash=crash) for one in findings]
+    scored = [(_score(one, observed, crash), one) for one in findings]
+    scored.sort(key=lambda pair: (-pair[0][0], stage(pair[1].fault), pair[1].code))
+    ordered = [replace(one, ranking=one.ranking or reason) for (_, reason), one in scored]
+    return tuple(replace(one, hidden_by=_hidden_by(one, ordered)) for one in ordered)
+
+
+def stage(fault: str) -> int:
+    """How early a fault acts on the way from the files to the accepted token."""
+    if fault in _STAGES:
+        return _STAGES.index(fault)
+    return _STAGES.index(fault.partition(".")[0])
+
+
+def repair_order(findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """Codes of errors and warnings in the order in which to repair them: what hides others comes first."""
+    real = [
+        one for one in findings if one.severity is not Severity.NOTE and not one.fault.startswith("metric.")
+    ]
+    ordered = sorted(real, key=lambda one: (one.impact is not Impact.STOPS, stage(one.fault)))
+    return tuple(dict.fromkeys(one.code for one in ordered))
+
+
+def _with_crash(found: list[Finding], crash: Crash | None) -> list[Finding]:
+    """The findings, with the traceback as evidence for the one that explains it best."""
+    if crash is None:
+        return found
+    named = [one for fault in crash.explains for one in found if one.fault == fault and one.code != "E3L-R02"]
+    stops = [one for one in found if one.impact is Impact.STOPS and one.severity is Severity.ERROR]
+    chosen = named[0] if named else stops[0] if stops and not crash.alone else None
+    if chosen is None:
+        return found
+    said = Evidence(
+        f"the first traceback ({crash.rank or 'the server'}) ends in {crash.error}", line=crash.line
+    )
+    return [replace(one, evidence=(*one.evidence, said)) if one is chosen else one for one in found]
+
+
+def _doubted(finding: Finding, observed: Observed, *, served: bool, crash: Crash | None) -> Finding:
+    """A finding that the log contradicts is less grave: the log may be of another run, or the build patched."""
+    if finding.severity is not Severity.ERROR or finding.code == "E3L-R02":
+        return finding
+    useful = observed.signature == "healthy"
+    if finding.impact is Impact.STOPS and served and crash is None:
+        said = "the log shows that the server started: another run, or a changed build"
+        return replace(finding, severity=Severity.NOTE if useful else Severity.WARNING, ranking=said)
+    if finding.impact is Impact.ZERO and useful:
+        said = "the log shows useful acceptance, which this fault would prevent: is the log of this drafter?"
+        return replace(finding, severity=Severity.WARNING, ranking=said)
+    return finding
+
+
+def _score(finding: Finding, observed: Observed | None, crash: Crash | None) -> tuple[float, str]:
+    score = _BASE[finding.impact] * _GRAVITY[finding.severity] * (0.5 + finding.confidence / 2)
+    if observed is None:
+        return score, ""
+    if crash is not None:
+        return _score_crash(score, finding, crash)
+    name = observed.signature
+    if finding.fault in _OWN.get(name, ()):
+        return score * _UP * _UP, f"it is what the log shows: {observed.reason}"
+    up, down = _FITS.get(name, (frozenset(), frozenset()))
+    if finding.impact in up:
+        return score * _UP, f"promoted: it produces what was observed ({observed.reason})"
+    if finding.impact in down:
+        return score * _DOWN, f"demoted: alone it would not produce what was observed ({observed.reason})"
+    return score, ""
+
+
+def _score_crash(score: float, finding: Finding, crash: Crash) -> tuple[float, str]:
+    if finding.fault in crash.explains:
+        place = crash.explains.index(finding.fault)
+        return score * _UP * (
+            _UP - 0.02 * place
+        ), f"promoted: the server died of {crash.error or 'an exception'}"
+    if finding.code == "E3L-R02":
+        return score * _UP, "it is what the log shows"
+    if finding.impact is Impact.STOPS and not crash.alone:
+        return score, ""
+    return score * _DOWN, "demoted: it is not what the first traceback shows"
+
+
+def _hidden_by(finding: Finding, findings: list[Finding]) -> tuple[str, ...]:
+    codes = []
+    for other in findings:
+        if other is finding or other.code == finding.code or other.severity is Severity.NOTE:
+            continue
+        stops = other.impact is Impact.STOPS and other.severity is Severity.ERROR
+        if stops and finding.impact is not Impact.STOPS and stage(other.fault) <= stage(finding.fault):
+            codes.append(other.code)
+            continue
+        hidden = next((value for key, value in _HIDES.items() if other.fault.startswith(key)), ())
+        if other.impact in (Impact.ZERO, Impact.STOPS) and finding.fault.startswith(hidden or ("\0",)):
+            codes.append(other.code)
+    return tuple(dict.fromkeys(codes))

@@ -1,0 +1,1 @@
+"""A diagnosis written out: for a terminal, a program, a code-scanning service, a colleague."""

@@ -1,0 +1,49 @@
+"""Every check is a page of the book, and every slug has a check."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from eagle3lab.diagnosis.checks import FAMILIES, Check, all_checks
+from eagle3lab.diagnosis.checks.base import NEEDS, PARTS
+from tests.support.project import ROOT
+
+CHECKS = all_checks()
+FAULTS = set(yaml.safe_load((ROOT / "book" / "faults" / "faults.yaml").read_text("utf-8"))["faults"])
+
+
+def slugs(check: Check) -> set[str]:
+    return {check.fault, *check.others}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_check_is_documented(check: Check) -> None:
+    page = check.page
+    assert page.title and len(page.title) < 120
+    assert tuple(page.parts) == PARTS
+    assert all(len(text) >= 5 for text in page.parts.values())
+    assert re.fullmatch(r"E3L-[A-Z]\d\d", check.code)
+    assert check.effect.endswith(".")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_check_speaks_of_known_things(check: Check) -> None:
+    assert slugs(check) <= FAULTS
+    assert set(check.after) <= FAULTS
+    assert set(check.needs) <= set(NEEDS)
+    assert check.run.__module__.rpartition(".")[2] in FAMILIES
+
+
+def test_every_slug_has_a_check() -> None:
+    covered = set().union(*(slugs(check) for check in CHECKS))
+    assert covered >= FAULTS - {"healthy"}
+
+
+def test_codes_are_stable() -> None:
+    """Codes are a public contract: a check may be added at the end of its family, none may go or change its name."""
+    numbers = {"F": 4, "K": 5, "N": 8, "V": 8, "H": 7, "C": 10, "L": 11, "G": 5, "R": 5, "M": 2, "T": 4}
+    codes = {f"E3L-{letter}{n:02}" for letter, last in numbers.items() for n in range(1, last + 1)}
+    assert {check.code for check in CHECKS} == codes

@@ -25,7 +25,9 @@ def test_no_tracked_text_holds_a_path_of_one_machine() -> None:
     machine = re.compile(r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/[\w.]")
     found = [
         f"{name}:{number}"
-        for name in tracked("*.py", "*.md", "*.toml", "*.yml", "*.json", "*.jsonl", "*.ipynb", "Makefile", ".ci/*")
+        for name in tracked(
+            "*.py", "*.md", "*.toml", "*.yml", "*.json", "*.jsonl", "*.ipynb", "Makefile", ".ci/*"
+        )
         if not name.startswith("tests/")
         for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
         if machine.search(line)

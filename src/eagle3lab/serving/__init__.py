@@ -1,0 +1,1 @@
+"""A live SGLang server: planned, launched, watched, asked and stopped; on GPUs, or on a CPU."""

@@ -1,0 +1,240 @@
+"""Asking a server that runs: its health, its own account of itself, and greedy text."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from queue import Empty, Queue, SimpleQueue
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from eagle3lab.errors import InputError
+from eagle3lab.serving.errors import ServerError, ServerTimeout
+from eagle3lab.serving.logs import first_traceback, tail
+
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_CHECK_S, _SLACK_S = 0.2, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One request's answer.
+
+    Attributes:
+        text: What was generated.
+        token_ids: Its token ids.
+        meta: The server's `meta_info`: token counts, latency, and with speculation `spec_verify_ct` and others.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    meta: Mapping[str, Any]
+
+
+class RunningServer:
+    """A server at a URL, whoever started it.
+
+    Args:
+        url: `http://host:port`.
+        log: The file it logs to, if there is one to read.
+        api_key: Sent with every request.
+    """
+
+    def __init__(self, url: str, *, log: Path | None = None, api_key: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(f"{url!r} is no server's address", advice="Write http://127.0.0.1:30000")
+        self.url = url.rstrip("/")
+        self.log = log
+        self._api_key = api_key
+        # A proxy set for the outside world must not get in the way of this machine's own addresses.
+        direct = [urllib.request.ProxyHandler({})] if parts.hostname in _LOOPBACK else []
+        self._opener = urllib.request.build_opener(*direct)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server if this object started it; one that was attached to goes on."""
+
+    def check(self) -> None:
+        """Raise `ServerDied` if the server is known to have ended; of one that was attached to nothing is known."""
+
+    def log_lines(self) -> list[str]:
+        """The log so far; none if there is no log."""
+        if self.log is None or not self.log.is_file():
+            return []
+        try:
+            with self.log.open(encoding="utf-8", errors="replace") as file:
+                return file.read().split("\n")
+        except OSError:
+            return []
+
+    def request(self, path: str, body: object = None, *, timeout_s: float = 30.0) -> bytes:
+        """GET `path`, or POST `body` to it as JSON, and return what the server answers.
+
+        Raises:
+            ServerError: It refuses, or does not answer; what it said is in the message.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data=data, headers={"Content-Type": "application/json"}
+        )
+        if self._api_key is not None:
+            request.add_header("Authorization", f"Bearer {self._api_key}")
+        try:
+            with self._opener.open(request, timeout=timeout_s) as answer:
+                content: bytes = answer.read()
+                return content
+        except urllib.error.HTTPError as error:
+            said = error.read(2000).decode(errors="replace").strip()
+            raise ServerError(
+                f"{self.url}{path} answers {error.code} {error.reason} {said}".rstrip()
+            ) from None
+        except (OSError, HTTPException) as error:
+            # Text, not the exception: a frame that held it would keep itself, and this server, alive.
+            reason = str(getattr(error, "reason", None) or error)
+            raise ServerError(f"{self.url}{path} does not answer: {reason}") from None
+
+    def healthy(self, *, timeout_s: float = 5.0) -> bool:
+        """Whether `/health` answers that the server is ready for requests."""
+        try:
+            self.request("/health", timeout_s=timeout_s)
+        except ServerError:
+            return False
+        return True
+
+    def server_info(self) -> dict[str, Any]:
+        """The server's own account of its arguments and state."""
+        try:
+            content = self.request("/server_info")
+        except ServerError:
+            content = self.request("/get_server_info")  # its name before 0.5.4
+        info: dict[str, Any] = json.loads(content)
+        return info
+
+    def generate(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        max_new_tokens: int,
+        *,
+        concurrency: int = 1,
+        stop_at_eos: bool = False,
+        timeout_s: float = 600.0,
+    ) -> list[Generation]:
+        """Greedy text for each prompt, in order.
+
+        Args:
+            prompts: Texts, or token ids.
+            max_new_tokens: Tokens to generate for each.
+            concurrency: Requests under way at once.
+            stop_at_eos: End at an end-of-sequence token; otherwise all have the same length.
+            timeout_s: For all of them together.
+
+        Raises:
+            ServerDied: The server ended meanwhile; with the first traceback in its log.
+            ServerTimeout: It did not answer in time.
+            ServerError: It refused a request.
+        """
+        deadline = time.monotonic() + timeout_s
+        waiting: SimpleQueue[int] = SimpleQueue()
+        answered: Queue[tuple[int, Generation | Exception]] = Queue()
+        for number in range(len(prompts)):
+            waiting.put(number)
+
+        def ask() -> None:
+            with suppress(Empty):
+                while True:
+                    number = waiting.get_nowait()
+                    try:
+                        # Longer than the deadline, which is watched below: that error says more.
+                        left = max(0.0, deadline - time.monotonic()) + _SLACK_S
+                        answered.put((number, self._ask(prompts[number], max_new_tokens, stop_at_eos, left)))
+                    except Exception as error:
+                        answered.put((number, error))
+
+        # Daemons: neither Ctrl-C nor the end of the program waits for a server that never answers.
+        for _ in range(min(max(1, concurrency), len(prompts))):
+            threading.Thread(target=ask, daemon=True, name="eagle3lab-request").start()
+        results: dict[int, Generation] = {}
+        try:
+            while len(results) < len(prompts):
+                with suppress(Empty):
+                    number, answer = answered.get(timeout=_CHECK_S)
+                    if isinstance(answer, ServerError):
+                        self._wait_for_its_end()
+                    if isinstance(answer, Exception):
+                        raise answer
+                    results[number] = answer
+                    continue
+                self.check()
+                if time.monotonic() > deadline:
+                    missing = len(prompts) - len(results)
+                    raise ServerTimeout(
+                        f"{self.url} left {missing} of {len(prompts)} requests unanswered for {timeout_s:.0f} s",
+                        traceback=first_traceback(self.log_lines()),
+                        tail=tail(self.log_lines()),
+                    )
+        finally:
+            with suppress(Empty):  # what was not sent yet never is
+                while True:
+                    waiting.get_nowait()
+        return [results[number] for number in range(len(prompts))]
+
+    def _wait_for_its_end(self) -> None:
+        """A lost connection is often the first sign of a death: give the server's end a moment to become known."""
+
+    def _ask(
+        self, prompt: str | Sequence[int], max_new_tokens: int, stop_at_eos: bool, timeout_s: float
+    ) -> Generation:
+        body: dict[str, Any] = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
+        body["sampling_params"] = {
+            "temperature": 0.0,
+            "max_new_tokens": max_new_tokens,
+            "ignore_eos": not stop_at_eos,
+        }
+        answer = json.loads(self.request("/generate", body, timeout_s=timeout_s))
+        return Generation(answer["text"], tuple(answer.get("output_ids", ())), answer["meta_info"])
+
+
+def attach(
+    url: str, log: str | Path | None = None, *, api_key: str | None = None, timeout_s: float = 10.0
+) -> RunningServer:
+    """A server that already runs, which goes on when this object is gone.
+
+    Args:
+        url: `http://host:port`.
+        log: The file it logs to, if there is one.
+        api_key: If it asks for one.
+        timeout_s: How long to wait until it answers.
+
+    Raises:
+        InputError: The URL or the log is none.
+        ServerError: Nothing ready answers there.
+    """
+    if log is not None and not Path(log).is_file():
+        raise InputError(
+            "there is no log", path=log, advice="Give the file that the server writes to, or none"
+        )
+    server = RunningServer(url, log=Path(log) if log is not None else None, api_key=api_key)
+    deadline = time.monotonic() + timeout_s
+    while not server.healthy():
+        if time.monotonic() > deadline:
+            server.request("/health")  # its error says what is wrong
+            break
+        time.sleep(_CHECK_S)
+    return server

@@ -1,0 +1,37 @@
+"""Which SGLang is to be run: a Python, and what stands first on its path."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from eagle3lab.engines.ground_truth.locate import find_installation
+from eagle3lab.engines.spec import INSTALLED, installed_engine, resolve_engine
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An SGLang release that can be started.
+
+    Attributes:
+        release: `0.5.23`.
+        python: The interpreter that runs it.
+        path: Folders that come first on its module path: the release itself if it lies beside the environment.
+    """
+
+    release: str
+    python: str = sys.executable
+    path: tuple[Path, ...] = ()
+
+
+def find_engine(spec: str = INSTALLED) -> Engine:
+    """The engine that `spec` names: `installed`, which may be any release, or `sglang==0.5.9`.
+
+    Raises:
+        InputError: It is not on this machine, or is a release without facts.
+    """
+    if spec.strip() == INSTALLED:
+        return Engine(installed_engine()[1])
+    found = find_installation(resolve_engine(spec))
+    return Engine(found.release, path=(found.folder,) if found.folder is not None else ())

@@ -1,0 +1,90 @@
+"""A stand-in for SGLang's main module: it takes milliseconds to start, and fails in the ways that servers do.
+
+`FAKE` in its environment says how: see the functions below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from sglang.texts import HARMLESS, TRACEBACKS
+
+HOW = os.environ.get("FAKE", "")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def leave_a_daemon() -> None:
+    """A grandchild in a session of its own, its parent gone, deaf to every signal but the last, holding the output."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_IGN)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def answer(self, content: object) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self.answer({"key": self.headers.get("Authorization")})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if HOW == "dies-serving":
+            say(HARMLESS + TRACEBACKS)
+            os.kill(os.getpid(), signal.SIGQUIT)
+        if HOW == "silent":
+            time.sleep(600)
+        length = body["sampling_params"]["max_new_tokens"]
+        time.sleep(0.02)
+        prompt = body.get("text") or body["input_ids"]
+        self.answer({"text": f"after {prompt}", "output_ids": list(range(length)), "meta_info": {"id": "1"}})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    arguments, _ = parser.parse_known_args()
+    say(
+        f"[2026-01-01 00:00:00] server_args=ServerArgs({sys.argv[1:]!r}, token={os.environ.get('HF_TOKEN')!r})\n"
+    )
+    if HOW != "alone":
+        leave_a_daemon()
+    say(
+        "[2026-01-01 00:00:00] Load weight begin.\nLoading checkpoint shards:   0%\rLoading checkpoint shards: 100%\n"
+    )
+    if HOW == "dies-loading":
+        say(TRACEBACKS)
+        os.kill(os.getpid(), signal.SIGQUIT)
+    if HOW == "exits":
+        raise SystemExit(3)
+    if HOW == "hangs":
+        time.sleep(600)
+    if HOW == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say(HARMLESS + "[2026-01-01 00:00:00] Uvicorn running on http://127.0.0.1\n")
+    ThreadingHTTPServer(("127.0.0.1", arguments.port), Handler).serve_forever()
+
+
+main()

@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book test lint lab specimen atlas atlas-check bench lock clean
+.PHONY: help setup book test lint lab specimen atlas atlas-check cases bench lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ atlas: $(STAMP)  ## read every SGLang release on the package index again (resuma
 
 atlas-check: $(STAMP)  ## hold the simulator against every release's own load_weights
 	$(BIN)/python -m eagle3lab.engines.atlas.check
+
+cases: $(STAMP)  ## diagnose the case corpus: confusion of faults, and the book's record of it
+	$(BIN)/python benchmarks/case_corpus.py --write
 
 bench: $(STAMP)  ## the README's figures, as ratios
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

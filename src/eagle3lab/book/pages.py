@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from eagle3lab.book.claims import inline_html, show
+from eagle3lab.book.fault_pages import link
 from eagle3lab.book.tables import html_table
 
 
@@ -79,7 +80,7 @@ def status_page(record: Mapping[str, Any], titles: Mapping[str, str]) -> str:
 
 
 def faults_table(taxonomy: Mapping[str, Any]) -> str:
-    """The taxonomy of faults, one section a family: slug, silent or not, what is wrong.
+    """The taxonomy of faults, one section a family: slug, linked to its page, silent or not, what is wrong.
 
     Args:
         taxonomy: The content of `faults.yaml`: `families` and `faults`, slug to `silent` and `what`.
@@ -91,7 +92,7 @@ def faults_table(taxonomy: Mapping[str, Any]) -> str:
             parts.append(taxonomy["families"][family])
         rows = [
             (
-                f'<code id="{html.escape(slug.replace(".", "-"), quote=True)}">{html.escape(slug)}</code>',
+                link(slug),
                 "silent" if taxonomy["faults"][slug]["silent"] else "reported",
                 inline_html(taxonomy["faults"][slug]["what"]),
             )

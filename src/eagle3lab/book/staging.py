@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from eagle3lab.book import digest, engine_atlas, pages
+from eagle3lab.book import case_record, digest, engine_atlas, fault_pages, pages
 from eagle3lab.book.chapters import ChapterRun, Layout, read_record
 from eagle3lab.book.claims import CLAIM_MIME, Claim
 from eagle3lab.book.sphinx_plotly import PLOTLY_MIME, figure_html
@@ -123,7 +123,12 @@ def build_stage(layout: Layout, stage: Path, *, allow_stale: bool = False) -> No
     }
     faults = layout.root / "book" / "faults" / "faults.yaml"
     if faults.is_file():
-        generated["faults/table.md"] = pages.faults_table(yaml.safe_load(faults.read_text("utf-8")))
+        taxonomy = yaml.safe_load(faults.read_text("utf-8"))
+        cases = case_record.read_record(faults.with_name("examples.json"))
+        generated["faults/table.md"] = pages.faults_table(taxonomy)
+        generated["faults/cases.md"] = fault_pages.cases_section(cases)
+        for name, text in fault_pages.fault_pages(taxonomy, cases).items():
+            generated[f"faults/{name}"] = text
     for name, text in generated.items():
         (stage / "book" / name).write_text(text, "utf-8")
 

@@ -167,3 +167,36 @@ def test_embeddings_tell_the_target(change: float, fault: str | None, tmp_path: 
     )
     found = diagnose(tmp_path / "drafter", target=tmp_path / "target", engine="sglang==0.5.15")
     assert [one.fault for one in found.findings] == ([fault] if fault else [])
+
+
+HARMLESS = [
+    "[2026-03-11 09:58:02] server_args=ServerArgs(model_path='t', speculative_num_draft_tokens=4)",
+    "[2026-03-11 10:01:39] Can not initialize OpenAIServingResponses, error: Traceback (most recent call last):",
+    '  File "sglang/srt/entrypoints/http_server.py", line 323, in lifespan',
+    "ModuleNotFoundError: No module named 'openai_harmony'",
+    "",
+    "[2026-03-11 10:01:40] The server is fired up and ready to roll!",
+]
+DECODE = "[2026-03-11 10:02:11] Decode batch, #running-req: 1, #token: 9, token usage: 0.01, accept len: 1.00, accept rate: 0.25, cuda graph: True, gen throughput (token/s): 61.20, #queue-req: 0"  # noqa: E501
+DEADLY = [
+    "[2026-03-11 10:03:00 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+    '  File "sglang/srt/managers/scheduler.py", line 1, in run',
+    "torch.OutOfMemoryError: CUDA out of memory.",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "died_of"),
+    [
+        ([*HARMLESS, DECODE], None),
+        ([*HARMLESS, DECODE, *DEADLY], "torch.OutOfMemoryError: CUDA out of memory."),
+        (HARMLESS[:5], "ModuleNotFoundError: No module named 'openai_harmony'"),
+    ],
+)
+def test_a_server_died_of_a_traceback_only_if_it_served_no_more(
+    tmp_path: Path, lines: list[str], died_of: str | None
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("\n".join(lines) + "\n")
+    crash = read_log(str(log), "sglang==0.5.9", 4, 3).crash
+    assert (crash.error if crash else None) == died_of

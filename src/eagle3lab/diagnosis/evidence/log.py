@@ -7,7 +7,7 @@ import tomllib
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.diagnosis.model import Observed
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _FRAMES = 400
 _BEFORE = 4
 _PLOTTED = 200
+# A line that only a living server writes, whichever rank died before: it became ready, or it answered.
+_SERVES = re.compile(r"fired up and ready to roll|Application startup complete|Decode batch|HTTP/1\.1\" 200")
 _REPEATED = re.compile(r"'text': '(.)\1{24,}")
 
 
@@ -153,30 +155,41 @@ def _repeated(path: str) -> tuple[str, int] | None:
 
 
 def _crash(path: str, first_line: int) -> Crash | None:
-    """The first traceback from `first_line` on, with the lines before it: asserts on the device are printed there."""
+    """The traceback that a server died of: the first from `first_line` on after which it served no more.
+
+    A server that lives writes tracebacks too: SGLang 0.5.9 prints one at every start where an optional package is
+    not installed. The lines before the traceback come with it: asserts on the device are printed there.
+    """
     from eagle3lab.acceptance.logs.events import error_of_traceback
     from eagle3lab.acceptance.logs.prefix import strip_colours
 
     before: deque[str] = deque(maxlen=_BEFORE)
     frames: list[str] = []
-    head, rank = 0, ""
+    head, rank = 0, ""  # of the traceback whose end has not been read
+    first: Crash | None = None
     for number, raw in _lines(path):
         line = strip_colours(raw)
         if number < first_line:
             continue
-        if not head:
+        if _SERVES.search(line):
+            head, first = 0, None
+        elif first is not None:
+            continue
+        elif not head:
             if "Traceback (most recent call last)" in line:
-                head, rank = number, _rank(line)
+                head, rank, frames = number, _rank(line), []
             else:
                 before.append(line)
-            continue
-        error = error_of_traceback(line)
-        if error is not None:
-            return _classify(error, rank, head, "\n".join([*before, *frames, line]))
-        frames.append(line)
-        if len(frames) > _FRAMES:
-            break
-    return Crash("", rank, head) if head else None
+        else:
+            error = error_of_traceback(line)
+            if error is not None:
+                first = _classify(error, rank, head, "\n".join([*before, *frames, line]))
+                head = 0
+            else:
+                frames.append(line)
+                if len(frames) > _FRAMES:
+                    first, head = Crash("", rank, head), 0
+    return first or (Crash("", rank, head) if head else None)
 
 
 def _rank(line: str) -> str:
@@ -186,7 +199,7 @@ def _rank(line: str) -> str:
 
 @cache
 def _crashes() -> list[dict[str, Any]]:
-    text = files("eagle3lab.diagnosis").joinpath("crashes.toml").read_text("utf-8")
+    text = Path(__file__).parents[1].joinpath("crashes.toml").read_text("utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["crash"]
     return rows
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from eagle3lab.errors import InputError
@@ -76,7 +77,7 @@ def _by_offset(drafter: Checkpoint, head: str, ids: list[int]) -> Misplaced | No
 
     Sorted offsets repeat in runs (neighbouring tokens), so pairs are plenty in any sorted map.
     """
-    pairs = [row for row in range(len(ids) - 1) if ids[row + 1] - ids[row] == 1]
+    pairs = [row for row, (one, next_one) in enumerate(pairwise(ids)) if next_one - one == 1]
     if len(pairs) < _FEWEST_PAIRS:
         return None
     picked = [pairs[index] for index in _spread(len(pairs))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from eagle3lab.errors import InputError
@@ -24,7 +24,7 @@ class Engine:
 
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(files("eagle3lab.diagnosis").joinpath("release_rules.toml").read_text("utf-8"))
+    return tomllib.loads(Path(__file__).parents[1].joinpath("release_rules.toml").read_text("utf-8"))
 
 
 def _within(row: dict[str, Any], release: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from operator import add
 from typing import TYPE_CHECKING
 
 from eagle3lab.errors import InputError
@@ -44,11 +45,11 @@ def proven_ids(drafter: Checkpoint, vocab_size: int) -> list[int] | None:
         return None
     if sys.byteorder != "little":
         offsets.byteswap()
-    ids = [offset + row for row, offset in enumerate(offsets)]
+    ids = list(map(add, offsets, range(len(offsets))))
     marked = len(marks) - marks.count(0)
     if not ids or not any(offsets) or marked != len(ids) or len(set(ids)) != len(ids):
         return None
-    if min(ids) < 0 or max(ids) >= vocab_size or not all(marks[one] for one in ids):
+    if min(ids) < 0 or max(ids) >= vocab_size or not all(map(marks.__getitem__, ids)):
         return None
     return ids
 

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from eagle3lab.errors import InputError
 
@@ -99,7 +99,7 @@ class Reading:
 
 @cache
 def _data() -> dict[str, object]:
-    return tomllib.loads(files("eagle3lab.acceptance").joinpath("formulas.toml").read_text("utf-8"))
+    return tomllib.loads(Path(__file__).with_name("formulas.toml").read_text("utf-8"))
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle3lab.acceptance.counts import PerPosition
@@ -62,7 +62,7 @@ class Threshold:
 @cache
 def thresholds() -> dict[str, Threshold]:
     """The borders by name."""
-    table = tomllib.loads(files("eagle3lab.acceptance").joinpath("thresholds.toml").read_text("utf-8"))
+    table = tomllib.loads(Path(__file__).with_name("thresholds.toml").read_text("utf-8"))
     return {name: Threshold(float(row["value"]), row["reason"]) for name, row in table.items()}
 
 

@@ -10,8 +10,8 @@ import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from math import exp
+from pathlib import Path
 from typing import Any
 
 from eagle3lab.checkpoint.config_fields import MODELOPT_KEYS
@@ -119,7 +119,7 @@ def find_provenance(checkpoint: Checkpoint) -> Provenance:
 @cache
 def trainer_table() -> dict[str, Any]:
     """`provenance.toml`: traits, trainers with their weights, versions."""
-    return tomllib.loads(files("eagle3lab.checkpoint").joinpath("provenance.toml").read_text("utf-8"))
+    return tomllib.loads(Path(__file__).with_name("provenance.toml").read_text("utf-8"))
 
 
 def find_traits(checkpoint: Checkpoint) -> frozenset[str]:

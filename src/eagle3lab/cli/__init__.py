@@ -7,26 +7,22 @@ torch at the top.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from typing import Annotated, Optional
 
 import typer
 
 from eagle3lab.cli import acceptance, diagnose, engines, inspect, load_plan, repair, vocab
 
-app = typer.Typer(
-    name="eagle3lab",
-    help="Find out why an EAGLE-3 drafter is not accepted.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-app.command("inspect")(inspect.inspect)
-app.command("load-plan")(load_plan.load_plan)
-app.command("vocab")(vocab.vocab)
-app.command("acceptance")(acceptance.acceptance)
-app.command("diagnose")(diagnose.diagnose)
-app.command("repair")(repair.repair)
-app.command("engines")(engines.engines)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "inspect": inspect.inspect,
+    "load-plan": load_plan.load_plan,
+    "vocab": vocab.vocab,
+    "acceptance": acceptance.acceptance,
+    "diagnose": diagnose.diagnose,
+    "repair": repair.repair,
+    "engines": engines.engines,
+}
 
 
 def _print_version(value: bool) -> None:
@@ -37,7 +33,6 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         Optional[bool],  # noqa: UP045  (typer reads the annotation at run time)
@@ -47,12 +42,32 @@ def _root(
     pass
 
 
+def _with(names: Iterable[str]) -> typer.Typer:
+    """The command line with these commands."""
+    made = typer.Typer(
+        name="eagle3lab",
+        help="Find out why an EAGLE-3 drafter is not accepted.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    made.callback()(_root)
+    for name in names:
+        made.command(name)(_COMMANDS[name])
+    return made
+
+
+app = _with(_COMMANDS)
+
+
 def main() -> None:
     """Run the command line; an input that cannot be read ends with one line on stderr and exit status 2."""
     from eagle3lab.errors import Eagle3labError
 
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        app()
+        # Typer looks closely at every command there is, which is wasted time where one is named.
+        (_with([asked]) if asked in _COMMANDS else app)()
     except Eagle3labError as error:
         print(f"eagle3lab: {error}", file=sys.stderr)
         raise SystemExit(2) from None

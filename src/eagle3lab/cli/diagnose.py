@@ -51,8 +51,12 @@ def diagnose(
 
     Exit status: 0 healthy or unknown, 1 broken or suspect, 2 the inputs could not be read.
     """
+    import os
+
     from eagle3lab.diagnosis import diagnose as examine
 
+    # Should numpy be needed: to start its threads, which have nothing to do here, takes half of its import.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     found = examine(drafter, target=target, engine=engine, launch=launch, log=log)
     if gate:
         typer.echo(_gate_line(found), err=True)

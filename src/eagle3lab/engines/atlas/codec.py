@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -37,47 +37,64 @@ def decode(kind: type[T], value: Any) -> T:
     Raises:
         ValueError: The value is not what `kind` says.
     """
-    decoded: T = _decode(kind, value)
+    whole: Any = kind
+    decoded: T = _decoder(whole)(value)
     return decoded
 
 
-def _decode(kind: Any, value: Any) -> Any:
+@cache
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    """What decodes values of a kind: made once, because a release's facts are thousands of values of few kinds."""
     origin = get_origin(kind)
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = _hints(kind)
-        if not isinstance(value, list) or len(value) != len(hints):
-            raise ValueError(f"not the fields of {getattr(kind, '__name__', kind)}")
-        return kind(*(_decode(hint, item) for hint, item in zip(hints, value, strict=True)))
+        return _decoder_of_fields(kind)
     if origin in (Union, UnionType):
-        return _decode_union(get_args(kind), value)
+        return _decoder_of_union(get_args(kind))
     if origin is tuple:
-        element = get_args(kind)[0]
-        return tuple(_decode(element, item) for item in value)
+        element = _decoder(get_args(kind)[0])
+        return lambda value: tuple(map(element, value))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        element = get_args(kind)[1]
-        return MappingProxyType({key: _decode(element, item) for key, item in value.items()})
+        element = _decoder(get_args(kind)[1])
+        return lambda value: MappingProxyType({key: element(item) for key, item in value.items()})
     if origin is Literal:
-        if value not in get_args(kind):
-            raise ValueError(f"{value!r} is none of {get_args(kind)}")
-        return value
-    if not isinstance(value, kind):
-        raise ValueError(f"{value!r} is no {kind.__name__}")
-    return value
+        return _decoder_of_choices(get_args(kind))
+    return _decoder_of_instances(kind, kind.__name__)
 
 
-def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    if value is None and NoneType in kinds:
-        return None
-    rest = [kind for kind in kinds if kind is not NoneType]
-    if len(rest) == 1:
-        return _decode(rest[0], value)
-    if not isinstance(value, tuple(rest)):  # of plain types only
-        raise ValueError(f"{value!r} is none of {rest}")
-    return value
-
-
-@cache
-def _hints(kind: Any) -> tuple[Any, ...]:
-    """The types of a dataclass's fields, in order."""
+def _decoder_of_fields(kind: type) -> Callable[[Any], Any]:
     hints = get_type_hints(kind)
-    return tuple(hints[field.name] for field in fields(kind))
+    decoders = tuple(_decoder(hints[field.name]) for field in fields(kind))
+
+    def decode_fields(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(decoders):
+            raise ValueError(f"not the fields of {kind.__name__}")
+        return kind(*(decoder(item) for decoder, item in zip(decoders, value, strict=True)))
+
+    return decode_fields
+
+
+def _decoder_of_union(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
+    rest = tuple(kind for kind in kinds if kind is not NoneType)
+    # Of several, all are plain types.
+    decoder = _decoder(rest[0]) if len(rest) == 1 else _decoder_of_instances(rest, f"value of {list(rest)}")
+    if len(rest) == len(kinds):
+        return decoder
+    return lambda value: None if value is None else decoder(value)
+
+
+def _decoder_of_choices(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
+    def decode_choice(value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {choices}")
+        return value
+
+    return decode_choice
+
+
+def _decoder_of_instances(kinds: type | tuple[type, ...], words: str) -> Callable[[Any], Any]:
+    def decode_instance(value: Any) -> Any:
+        if not isinstance(value, kinds):
+            raise ValueError(f"{value!r} is no {words}")
+        return value
+
+    return decode_instance

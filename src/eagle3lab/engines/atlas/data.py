@@ -10,7 +10,7 @@ import json
 import lzma
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from eagle3lab.engines.atlas.codec import decode, encode
 from eagle3lab.engines.atlas.order import release_key
@@ -37,7 +37,7 @@ class Entry:
 
 @cache
 def _lines() -> tuple[str, ...]:
-    data = files("eagle3lab.engines.atlas").joinpath(FILE).read_bytes()
+    data = Path(__file__).with_name(FILE).read_bytes()
     return tuple(lzma.decompress(data).decode("utf-8").splitlines())
 
 

@@ -33,3 +33,19 @@ def test_no_tracked_text_holds_a_path_of_one_machine() -> None:
         if machine.search(line)
     ]
     assert found == []
+
+
+def test_the_readme_names_every_command_and_every_package() -> None:
+    from eagle3lab.cli import app
+
+    readme = (ROOT / "README.md").read_text()
+    for command in app.registered_commands:
+        assert f"eagle3lab {command.name} " in readme, command.name
+    for package in (ROOT / "src/eagle3lab").iterdir():
+        if (package / "__init__.py").is_file():
+            assert f"  {package.name}/ " in readme, package.name
+
+
+def test_every_benchmark_that_the_readme_names_exists() -> None:
+    named = re.findall(r"benchmarks/\w+\.py", (ROOT / "README.md").read_text())
+    assert named and all((ROOT / name).is_file() for name in named)

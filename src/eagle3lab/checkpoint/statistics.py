@@ -1,11 +1,9 @@
 """What a tensor's values look like, in one streaming pass with bounded memory.
 
-Each file is read in blocks that stay in a processor's cache, decoded into a reused buffer and reduced there
-several
-times: main memory is read once, whatever the number of statistics, and nothing grows with the tensor. Sums
-    run in
-the block's own precision (float32; float64 for 32- and 64-bit integers and doubles) over a few thousand
-elements at a time and are added up in float64.
+Each file is read in blocks that stay in a processor's cache, decoded into a reused buffer and reduced there several
+times: main memory is read once, whatever the number of statistics, and nothing grows with the tensor. Sums run in the
+block's own precision (float32; float64 for 32- and 64-bit integers and doubles) over a few thousand elements at a time
+and are added up in float64.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ round, which does not count. The ratio is of medians of the wall time; aim: at m
 from __future__ import annotations
 
 import json
-import statistics
 import struct
 import sys
 import tempfile
@@ -22,8 +21,8 @@ from load_plan import (
     INTERMEDIATE,
     TENSORS,
     VOCABULARY,
-    Run,
     as_installed,
+    judge,
     run,
     write_head,
 )
@@ -104,20 +103,8 @@ def main() -> None:
         ours = [str(Path(sys.executable).with_name("eagle3lab")), "diagnose", *write_case(Path(folder))]
         theirs = [sys.executable, "-c", "import transformers.models.llama"]
         pairs = [(run(ours, environment, FINISHED), run(theirs, environment)) for _ in range(rounds + 1)][1:]
-    report(pairs, rounds)
-
-
-def report(pairs: list[tuple[Run, Run]], rounds: int) -> None:
-    """Print medians and the ratio, and exit."""
-    diagnose_s = statistics.median(ours.wall_s for ours, _ in pairs)
-    import_s = statistics.median(theirs.wall_s for _, theirs in pairs)
-    peak = max(ours.peak_mb for ours, _ in pairs)
-    ratio = diagnose_s / import_s
     print(f"head of {len(TENSORS)} tensors, log of {LINES} lines; {rounds} rounds, medians")
-    print(f"eagle3lab diagnose             {diagnose_s * 1e3:7.0f} ms   {peak:5.0f} MB resident at most")
-    print(f"import transformers.models.llama {import_s * 1e3:5.0f} ms")
-    print(f"ratio 1/{1 / ratio:.1f} (aim 1/{1 / AIM_RATIO:.0f})")
-    raise SystemExit(0 if ratio <= AIM_RATIO and peak < AIM_MB else 1)
+    judge("diagnose", pairs, AIM_RATIO, AIM_MB)
 
 
 if __name__ == "__main__":

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from eagle3lab.engines import resolve_engine
-from eagle3lab.engines.facts import EngineFacts, Source, config_class
+from eagle3lab.engines.facts import EngineFacts, config_class, sources
 from eagle3lab.engines.ground_truth import find_installation
 from eagle3lab.engines.loading import construction
 from tests.engines.drafters import INSTALLED
-
-
-def sources(value: object) -> Iterator[Source]:
-    """Every source anywhere in a facts object."""
-    if isinstance(value, Source):
-        yield value
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from sources(getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from sources(entry)
-    elif isinstance(value, tuple):
-        for entry in value:
-            yield from sources(entry)
 
 
 def source_root(engine: EngineFacts) -> Path:

@@ -7,29 +7,14 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from eagle3lab.engines.extract import extract
-from eagle3lab.engines.facts import Source
+from eagle3lab.engines.facts import sources
 from tests.extract.by_hand import facts_by_hand
 from tests.extract.trees import INSTALLED, LOADER, change, facts_of, linked_copy, root_of, small_copy
-
-
-def sources(value: object) -> Iterator[Source]:
-    if isinstance(value, Source):
-        yield value
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from sources(getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from sources(entry)
-    elif isinstance(value, tuple):
-        for entry in value:
-            yield from sources(entry)
 
 
 @pytest.mark.parametrize("release", INSTALLED)

@@ -87,18 +87,6 @@ class PerPosition:
         conditional = tuple(s / b if b > 0 else None for s, b in zip(shares, before, strict=True))
         return cls(shares, conditional, steps)
 
-    @classmethod
-    def from_histogram(cls, histogram: tuple[int, ...]) -> PerPosition:
-        """From counts of verify steps by number of accepted drafts (element k: steps that accepted exactly k)."""
-        steps = sum(histogram)
-        if not steps:
-            return cls((), (), 0.0)
-        left, shares = steps, []
-        for count in histogram[:-1]:
-            left -= count
-            shares.append(left / steps)
-        return cls.from_unconditional(tuple(shares), float(steps))
-
     @property
     def accept_length(self) -> float:
         """1 + the sum of the unconditional shares."""

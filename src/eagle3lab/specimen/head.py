@@ -21,7 +21,7 @@ from eagle3lab.specimen.target import (
     TrainPlan,
     batches,
     learning_rate,
-    load_state,
+    resume,
     save_state,
     target_config,
 )
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM
 
-#: A multiple of 64, as engines pad the head to.
-DRAFT_VOCAB_SIZE = 704
 #: Draft steps in training, as many as the specimen is served with (four draft tokens).
 TTT_STEPS = 3
 #: What the saved configuration calls the target: speculators writes the path it was given, ours must not
@@ -209,14 +207,8 @@ def train_head(
     optimizer = torch.optim.AdamW(
         trained, lr=plan.peak_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay
     )
-    curve: list[dict[str, Any]] = []
-    first = 0
     made_with = {"plan": asdict(plan), "ttt_steps": ttt_steps}
-    state = load_state(checkpoint, made_with)
-    if state is not None:
-        head.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first, curve = state["step"], state["curve"]
+    first, curve = resume(checkpoint, made_with, head, optimizer)
     source = batches(rows, plan.tokens_per_step, plan.seed)
     for _ in range(first):
         next(source)

@@ -183,13 +183,7 @@ def train_target(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=plan.peak_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay
     )
-    curve: list[dict[str, float]] = []
-    first = 0
-    state = load_state(checkpoint, {"shape": asdict(shape), "plan": asdict(plan)})
-    if state is not None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first, curve = state["step"], state["curve"]
+    first, curve = resume(checkpoint, {"shape": asdict(shape), "plan": asdict(plan)}, model, optimizer)
     source = batches(rows, plan.tokens_per_step, plan.seed)
     for _ in range(first):
         next(source)
@@ -249,6 +243,22 @@ def load_state(path: Path, made_with: dict[str, Any]) -> dict[str, Any] | None:
         return None
     state: dict[str, Any] = torch.load(path, weights_only=True)
     return state if all(state.get(key) == value for key, value in made_with.items()) else None
+
+
+def resume(
+    path: Path, made_with: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, list[dict[str, Any]]]:
+    """Put the training state in `path` into model and optimizer, unless it was made with other settings.
+
+    Returns:
+        The step to go on from and the curve so far; 0 and none where there is nothing to go on from.
+    """
+    state = load_state(path, made_with)
+    if state is None:
+        return 0, []
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"], state["curve"]
 
 
 def save_target(model: LlamaForCausalLM, folder: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle3lab.engines.atlas.data import nearest_older, release_facts, releases
 from eagle3lab.engines.extract import ReleaseFacts, extract
-from eagle3lab.engines.facts import Source
+from eagle3lab.engines.facts import sources
 from eagle3lab.engines.spec import INSTALLED
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
@@ -113,7 +112,7 @@ def _changed(package: metadata.Distribution, facts: ReleaseFacts) -> list[str]:
     import base64
     import hashlib
 
-    wanted = {f"sglang/srt/{source.file}" for source in _sources(facts) if ".." not in source.file}
+    wanted = {f"sglang/srt/{source.file}" for source in sources(facts) if ".." not in source.file}
     changed = []
     for file in package.files or ():
         name = file.as_posix()
@@ -127,18 +126,3 @@ def _changed(package: metadata.Distribution, facts: ReleaseFacts) -> list[str]:
         if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
             changed.append(name)
     return changed
-
-
-def _sources(value: object) -> Iterator[Source]:
-    """Every source anywhere in the facts."""
-    if isinstance(value, Source):
-        yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _sources(getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _sources(item)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _sources(item)

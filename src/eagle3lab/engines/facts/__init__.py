@@ -26,6 +26,7 @@ from eagle3lab.engines.facts.model import (
     Stacked,
     Switch,
     VocabularyPadding,
+    sources,
 )
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "Switch",
     "VocabularyPadding",
     "config_class",
+    "sources",
 ]

@@ -5,8 +5,8 @@ Sizes count elements; n is the number of the target's layers, D the number of dr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Literal
 
 ParameterKind = Literal["vocabulary", "replicated", "qkv", "merged column", "row parallel"]
@@ -324,3 +324,18 @@ class EngineFacts:
     def spec(self) -> str:
         """As on the command line: `sglang==0.5.9`."""
         return f"{self.kind}=={self.release}"
+
+
+def sources(value: object) -> Iterator[Source]:
+    """Every source anywhere in some facts, in the order of their fields."""
+    if isinstance(value, Source):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from sources(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from sources(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from sources(item)

@@ -3,9 +3,9 @@
     python benchmarks/repair_copy.py [--mb 1000] [--rounds 5]
 
 The head is named `layers.0.*` and repaired for SGLang 0.5.9, so that its one file is written anew: start of Python,
-plan, copy, sync to the disk, simulated load, journal. `cp -r` syncs nothing, so it is timed alone and followed by a
-sync of its copy, which is what the repair does. The commands alternate; ratios are of the best of the rounds, because
-the disk is shared. Aim: at least half the speed of `cp` and sync.
+plan, copy, simulated load, journal. Like `cp`, it leaves the disk to the operating system; `repair --sync` is held
+against `cp` and a sync of its copy. The commands alternate; ratios are of the best of the rounds, because the disk is
+shared. Aim: at least half the speed of `cp`.
 """
 
 from __future__ import annotations
@@ -113,8 +113,10 @@ def main() -> int:
         size = write_head(head, options.mb)
         script = str(Path(sys.executable).with_name("eagle3lab"))
         copied = f"cp -r {head} {copy}"
+        repair = [script, "repair", str(head), "--for", "sglang==0.5.9", "--out", str(copy)]
         commands = {
-            "eagle3lab repair": [script, "repair", str(head), "--for", "sglang==0.5.9", "--out", str(copy)],
+            "repair": repair,
+            "repair --sync": [*repair, "--sync"],
             "cp -r": copied.split(),
             "cp -r; sync": ["sh", "-c", f"{copied} && sync {copy}/*"],
         }
@@ -128,9 +130,9 @@ def main() -> int:
     for name, wall in walls.items():
         peak = max(memory for _, memory in seen[name])
         print(f"{name:18} {wall:6.2f} s  {size / 1e6 / wall:7.0f} MB/s  peak {peak:5.0f} MB")
-    ours = walls["eagle3lab repair"]
-    ratio = walls["cp -r; sync"] / ours
-    print(f"speed against cp and sync {ratio:.2f} (aim {AIM}), against cp alone {walls['cp -r'] / ours:.2f}")
+    ratio = walls["cp -r"] / walls["repair"]
+    synced = walls["cp -r; sync"] / walls["repair --sync"]
+    print(f"speed against cp {ratio:.2f} (aim {AIM}); both with a sync {synced:.2f}")
     return 0 if ratio >= AIM else 1
 
 

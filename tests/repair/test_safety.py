@@ -95,7 +95,7 @@ def test_a_failure_at_any_call_leaves_nothing(
 
         monkeypatch.setattr(os, call, fails)
         try:
-            write_repair(planned, out)
+            write_repair(planned, out, sync=True)
         except (InputError, OSError) as error:
             assert "No space left" in str(error)
             assert beside(out) == set()
@@ -106,6 +106,18 @@ def test_a_failure_at_any_call_leaves_nothing(
         finally:
             monkeypatch.setattr(os, call, real)
     assert call in ("fsync", "open", "write")
+
+
+def test_sync_puts_every_file_on_the_disk_before_the_folder_has_its_name(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, synced = tmp_path / "out", set()
+    monkeypatch.setattr(os, "fsync", lambda at: synced.add(Path(f"/proc/self/fd/{at}").readlink()))
+    write_repair(plan(source, OLD), tmp_path / "quick")
+    assert not synced
+    write_repair(plan(source, OLD), out, sync=True)
+    names = {path.name for path in synced if path.parent.name.startswith(".out.")}
+    assert names == {path.name for path in out.iterdir()}
 
 
 def test_a_full_disk_gives_one_error_and_leaves_nothing(source: Path, tmp_path: Path) -> None:

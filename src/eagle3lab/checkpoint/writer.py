@@ -64,7 +64,7 @@ class TensorToWrite:
 def write_safetensors(
     path: Path, tensors: Sequence[TensorToWrite], metadata: Mapping[str, str] | None = None
 ) -> tuple[int, ...]:
-    """Write a safetensors file, its values in the order given, and see it safely to the disk.
+    """Write a safetensors file, its values in the order given.
 
     Args:
         path: A file that does not exist yet.
@@ -107,7 +107,7 @@ def stored_parts(source: Checkpoint, tensor: TensorInfo) -> tuple[Part]:
 
 
 def write_parts(path: Path, head: Iterable[Part], tail: Iterable[Part] = ()) -> int:
-    """Write the parts one after the other into a new file and see it safely to the disk.
+    """Write the parts one after the other into a new file.
 
     Returns:
         Its size in bytes.
@@ -125,7 +125,6 @@ def write_parts(path: Path, head: Iterable[Part], tail: Iterable[Part] = ()) -> 
                 else:
                     _write(stream.fileno(), part)
                     size += memoryview(part).nbytes
-            os.fsync(stream.fileno())
     except OSError as error:
         raise write_error(path, error) from None
     return size

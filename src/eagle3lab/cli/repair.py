@@ -47,6 +47,9 @@ def repair(
     verify: Annotated[
         bool, typer.Option("--verify", help="Also run the release's own loader on the copy (takes seconds).")
     ] = False,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Force the copy to the disk: a power failure cannot undo it.")
+    ] = False,
     format: Annotated[Format, typer.Option(help="A table for people, or JSON.")] = Format.text,
 ) -> None:
     """A corrected copy of a drafter that an engine release loads completely, or the reason why there is none.
@@ -56,7 +59,7 @@ def repair(
     if undo is not None:
         if drafter is not None or out is None:
             raise typer.BadParameter("--undo takes a repaired folder and --out, and no drafter")
-        _undo(undo, out, format)
+        _undo(undo, out, sync, format)
         return
     if drafter is None or (out is None and not dry_run):
         raise typer.BadParameter("give a drafter, and either --out or --dry-run")
@@ -72,7 +75,7 @@ def repair(
     written = None
     if not plan.refusals and not dry_run:
         assert out is not None
-        written = write_repair(plan, out, verify=verify)
+        written = write_repair(plan, out, verify=verify, sync=sync)
     if format is Format.json:
         _print_json(_report(plan, None if written is None else written.path, verify and written is not None))
     else:
@@ -81,11 +84,11 @@ def repair(
         raise typer.Exit(1)
 
 
-def _undo(undo: Path, out: Path, format: Format) -> None:
+def _undo(undo: Path, out: Path, sync: bool, format: Format) -> None:
     from eagle3lab.repair import undo_repair
     from eagle3lab.text import printable
 
-    restored = undo_repair(undo, out)
+    restored = undo_repair(undo, out, sync=sync)
     if format is Format.json:
         _print_json(
             {"schema_version": SCHEMA_VERSION, "restored": str(restored.path), "files": list(restored.files)}

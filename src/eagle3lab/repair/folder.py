@@ -1,6 +1,7 @@
 """A folder that appears complete or not at all: made beside its place under a hidden name, then renamed.
 
-A process that is killed leaves at most the hidden folder, which the next one for the same place removes.
+A process that is killed leaves at most the hidden folder, which the next one for the same place removes. A machine
+that loses its power may keep the name and lose the contents, as after `cp`, unless `sync` is asked for.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def check_out(out: Path, source: Path) -> None:
 
 
 @contextmanager
-def atomic_folder(out: Path) -> Iterator[Path]:
-    """A hidden folder to fill; on leaving without an error it is on the disk and called `out`, else it is gone.
+def atomic_folder(out: Path, *, sync: bool = False) -> Iterator[Path]:
+    """A hidden folder to fill; on leaving without an error it is called `out`, else it is gone.
+
+    With `sync` everything is on the disk, not in memory alone, before it gets its name.
 
     Raises:
         InputError: It cannot be made or renamed.
@@ -49,7 +52,8 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     try:
         yield hidden
         try:
-            _sync_folders(hidden)
+            if sync:
+                _sync_tree(hidden)
         except OSError as error:
             raise write_error(out, error) from None
         if os.path.lexists(out):
@@ -58,10 +62,9 @@ def atomic_folder(out: Path) -> Iterator[Path]:
             hidden.rename(out)
         except OSError as error:
             raise write_error(out, error) from None
-        with suppress(
-            OSError
-        ):  # complete by now, under its name; only a power failure could still take that back
-            _sync(out.absolute().parent)
+        if sync:
+            with suppress(OSError):  # complete, under its name, whether or not the name is on the disk
+                _sync(out.absolute().parent)
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)
         raise
@@ -104,16 +107,18 @@ def _remove_left_behind(out: Path) -> None:
                     os.close(lock)
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _sync_folders(folder: Path) -> None:
-    for path, _, _ in os.walk(folder):
+def _sync_tree(folder: Path) -> None:
+    for path, _, files in os.walk(folder):
+        for file in files:
+            _sync(Path(path, file))
         _sync(Path(path))
 
 

@@ -28,13 +28,14 @@ class Restored:
     files: tuple[str, ...]
 
 
-def undo_repair(repaired: Path, out: Path) -> Restored:
+def undo_repair(repaired: Path, out: Path, *, sync: bool = False) -> Restored:
     """Write the original of `repaired` into the new folder `out`.
 
     Args:
         repaired: A folder written by `write_repair`; only read. Its journal is trusted with nothing: it cannot name
             a file outside either folder, and each file's size and digests must come out right.
         out: A folder that does not exist yet.
+        sync: Whether it must be on the disk, not in memory alone, before it gets its name.
 
     Raises:
         InputError: There is no journal, it is damaged, the folder was changed since, or `out` cannot be written.
@@ -42,7 +43,7 @@ def undo_repair(repaired: Path, out: Path) -> Restored:
     root = _folder(repaired)
     check_out(out, root)
     journal = _Journal(read_json_object(safe_file(root, JOURNAL))[0], repaired / JOURNAL)
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, sync=sync) as folder:
         for name in journal.folders:
             (folder / name).mkdir(parents=True, exist_ok=True)
         for name, entry in journal.files.items():

@@ -57,7 +57,7 @@ class Written:
     verified: bool | None
 
 
-def write_repair(plan: RepairPlan, out: Path, *, verify: bool = False) -> Written:
+def write_repair(plan: RepairPlan, out: Path, *, verify: bool = False, sync: bool = False) -> Written:
     """Write the planned copy into the new folder `out`; the drafter itself is only read.
 
     The copy is opened and loaded in simulation before it gets its name, so that `out` is complete and does what the
@@ -67,6 +67,7 @@ def write_repair(plan: RepairPlan, out: Path, *, verify: bool = False) -> Writte
         plan: Without refusals.
         out: A folder that does not exist yet, outside the drafter's.
         verify: Whether the release's own loader is run on the copy as well.
+        sync: Whether it must be on the disk, not in memory alone, before it gets its name.
 
     Raises:
         InputError: The plan was refused, `out` cannot be made or written, a file changed meanwhile, or the release
@@ -81,7 +82,7 @@ def write_repair(plan: RepairPlan, out: Path, *, verify: bool = False) -> Writte
             f"there is no loader of {plan.engine} to verify the copy with", advice="Leave --verify out."
         )
     writer = _Writer(plan)
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, sync=sync) as folder:
         writer.write(folder)
         copied = open_checkpoint(folder)
         load = simulate_load(copied, plan.copy.engine)

@@ -41,6 +41,18 @@ def diagnose(
         typer.Option(help="The launch command, or a file that holds it."),
     ] = None,
     log: Annotated[Optional[Path], typer.Option(help="The server's log, plain or compressed.")] = None,  # noqa: UP045
+    events: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder of a probe's events.", show_default=False),
+    ] = None,
+    text: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A text file like that which is served: how much of it can be drafted."),
+    ] = None,
+    run: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A run folder of `eagle3lab measure`: gives what is not given otherwise."),
+    ] = None,
     format: Annotated[Format, typer.Option(help="text, json, sarif, or html.")] = Format.text,
     gate: Annotated[
         bool,
@@ -57,7 +69,9 @@ def diagnose(
 
     # Should numpy be needed: to start its threads, which have nothing to do here, takes half of its import.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    found = examine(drafter, target=target, engine=engine, launch=launch, log=log)
+    found = examine(
+        drafter, target=target, engine=engine, launch=launch, log=log, events=events, text=text, run=run
+    )
     if gate:
         typer.echo(_gate_line(found), err=True)
     else:

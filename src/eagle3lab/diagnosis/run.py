@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eagle3lab.diagnosis import ranking
 from eagle3lab.diagnosis.checks import all_checks
 from eagle3lab.diagnosis.checks.base import Check, SkipCheck
 from eagle3lab.diagnosis.evidence.investigation import Investigation, Place
-from eagle3lab.diagnosis.model import Diagnosis, Finding, Severity, Skipped, Verdict
+from eagle3lab.diagnosis.evidence.run_folder import inputs_of
+from eagle3lab.diagnosis.model import Diagnosis, Finding, Observed, Severity, Skipped, Verdict
 from eagle3lab.errors import InputError
 
 # Where all of these were done, everything that decides was looked at.
@@ -24,6 +27,9 @@ def diagnose(
     engine: str | None = None,
     launch: str | None = None,
     log: Place | None = None,
+    events: Place | None = None,
+    text: Place | None = None,
+    run: Place | None = None,
 ) -> Diagnosis:
     """Say what is wrong with a drafter from whatever there is; everything is optional but one.
 
@@ -33,13 +39,20 @@ def diagnose(
         engine: `sglang==0.5.9`, `vllm==0.20.2`, `installed`, or a source tree.
         launch: The launch command, or a file that holds it.
         log: The server's log, plain or compressed.
+        events: The folder of a probe's events.
+        text: A text file (UTF-8) like that which is served.
+        run: A run folder of `eagle3lab measure`: what is not given otherwise is taken from it.
 
     Raises:
         InputError: Nothing was given, a path leads nowhere, or engine or command cannot be understood at all.
     """
-    if all(part is None for part in (drafter, target, engine, launch, log)):
+    if run is not None:
+        left = inputs_of(run)
+        drafter, target, log = drafter or left.drafter, target or left.target, log or left.log
+        engine, launch, events = engine or left.engine, launch or left.launch, events or left.events
+    if all(part is None for part in (drafter, target, engine, launch, log, events)):
         raise InputError("nothing was given", advice="Give a drafter, a launch command or a log.")
-    return examine(Investigation(drafter, target, engine, launch, log))
+    return examine(Investigation(drafter, target, engine, launch, log, events, text))
 
 
 def examine(case: Investigation) -> Diagnosis:
@@ -54,7 +67,7 @@ def examine(case: Investigation) -> Diagnosis:
         elif not found:
             passed.append(check.code)
         case.found.extend(found)
-    observed = case.log.observed if case.log else None
+    observed = _observed(case)
     crash = case.log.crash if case.log else None
     findings = ranking.ranked(case.found, observed, crash, served=case.log is not None and case.log.served)
     signature = observed.signature if observed else None
@@ -70,6 +83,15 @@ def examine(case: Investigation) -> Diagnosis:
         inputs=_inputs(case),
         observed=observed,
     )
+
+
+def _observed(case: Investigation) -> Observed | None:
+    """Acceptance as the log shows it, else as the probe counted it."""
+    shown = case.log.observed if case.log else None
+    if case.events is None or (shown is not None and shown.accept_length is not None):
+        return shown
+    counted = case.events.observed
+    return shown if counted is None else replace(counted, crash=shown.crash if shown else "")
 
 
 def _run(check: Check, case: Investigation) -> tuple[list[Finding], str | None]:
@@ -157,6 +179,8 @@ def _notes(case: Investigation) -> list[str]:
             )
     if case.log is not None:
         notes += case.log.notes
+    if case.events is not None:
+        notes += case.events.notes
     return list(dict.fromkeys(notes))
 
 
@@ -166,6 +190,8 @@ def _inputs(case: Investigation) -> dict[str, str]:
         "target": case.target_path,
         "engine": case.engine,
         "log": case.log_path,
+        "events": case.events.path if case.events else None,
+        "text": case.text_name,
         "launch": case.launch.algorithm or "given" if case.launch else None,
     }
     return {name: str(value) for name, value in given.items() if value is not None}

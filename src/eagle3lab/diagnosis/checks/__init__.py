@@ -10,7 +10,8 @@ from eagle3lab.diagnosis.checks.base import REGISTRY, Check, Page
 __all__ = ["FAMILIES", "Check", "Page", "all_checks"]
 
 FAMILIES = (
-    "files", "kind", "names", "mla", "vocab", "head", "capture", "layer", "flags", "runtime", "metric", "training",
+    "files", "kind", "names", "mla", "vocab", "head", "capture", "layer", "flags", "runtime", "events", "metric",
+    "tokens", "training",
 )  # fmt: skip
 
 

@@ -186,6 +186,14 @@ def _need_log(case: Investigation) -> str | None:
     return None if case.log is not None else "no log given"
 
 
+def _need_events(case: Investigation) -> str | None:
+    return None if case.events is not None else "no events of a probe given"
+
+
+def _need_text(case: Investigation) -> str | None:
+    return None if case.text_name is not None else "no text given"
+
+
 NEEDS: dict[str, Callable[[Investigation], str | None]] = {
     "drafter": _need_drafter,
     "config": _need_config,
@@ -199,6 +207,8 @@ NEEDS: dict[str, Callable[[Investigation], str | None]] = {
     "launch": _need_launch,
     "algorithm": _need_algorithm,
     "log": _need_log,
+    "events": _need_events,
+    "text": _need_text,
 }
 
 REGISTRY: dict[str, Check] = {}

@@ -40,7 +40,7 @@ def _captured(case: Investigation) -> Captured:
     needs=("config", "drafter", "algorithm"),
     engine="sglang",
     effect="No auxiliary states are captured, fc is skipped and the target's head replaces the drafter's: "
-    "acceptance is at chance, without any error.",
+    "little or nothing is accepted, without any error.",
 )
 def algorithm(case: Investigation) -> Iterator[Found]:
     """--speculative-algorithm is EAGLE or NEXTN for an EAGLE-3 head.
@@ -48,7 +48,7 @@ def algorithm(case: Investigation) -> Iterator[Found]:
     Seen: The head is an EAGLE-3 head (2H-wide attention, a fused fc, a token map), and the algorithm is not EAGLE3.
     Why: The three names look alike, and NEXTN is an alias of EAGLE.
     Effect: The worker injects the target's embeddings and head, never reads d2t, and the target hands over one
-        state, so fc is skipped: 1.00 to 1.05, no error.
+        state, so fc is skipped: 1.00 to 1.05 in the case study, 1.56 with this book's specimen; no error.
     Repair: `--speculative-algorithm EAGLE3`.
     Sources: SGLang 0.5.9 `speculative/eagle_worker.py:155-182`; pull request 21272, closed unmerged.
     """

@@ -16,12 +16,15 @@ from eagle3lab.errors import InputError
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint, DrafterConfig
     from eagle3lab.diagnosis.evidence.capture import Captured
+    from eagle3lab.diagnosis.evidence.events import Witnessed
     from eagle3lab.diagnosis.evidence.load import Load
     from eagle3lab.diagnosis.evidence.log import Log
     from eagle3lab.diagnosis.model import Finding
     from eagle3lab.engines import EngineFacts
     from eagle3lab.engines.extract.model import ReleaseFacts
     from eagle3lab.vocabulary import TokenMap
+    from eagle3lab.vocabulary.readings import Ids
+    from eagle3lab.vocabulary.tokens import TargetTokenizer
 
 Place = str | PathLike[str]
 
@@ -35,6 +38,8 @@ class Investigation:
         engine: `sglang==0.5.9`, `vllm==0.20.2`, `installed`, or a source tree.
         launch: The launch command, or a file that holds it.
         log: The server's log.
+        events: The folder of a probe's events.
+        text: A text file (UTF-8) like that which is served.
 
     Raises:
         InputError: A path leads nowhere, or the engine or the command cannot be understood at all.
@@ -47,11 +52,15 @@ class Investigation:
         engine: str | None = None,
         launch: str | None = None,
         log: Place | None = None,
+        events: Place | None = None,
+        text: Place | None = None,
     ) -> None:
         self.drafter_path = _folder(drafter)
         self.target_path = _folder(target)
         self.launch: Launch | None = read_launch(launch) if launch is not None else None
         self.log_path = None if log is None else fspath(log)
+        self._events_path = _folder(events)
+        self.text_name = None if text is None else fspath(text)
         self._spec = engine
         self.found: list[Finding] = []
         """Findings of the checks before; only the runner adds to it."""
@@ -59,6 +68,10 @@ class Investigation:
             _ = self.engine
         if log is not None:
             _ = self.log
+        if events is not None:
+            _ = self.events
+        if text is not None:
+            _ = self.text_tokens
 
     # ---- drafter --------------------------------------------------------------------------------------------
 
@@ -362,6 +375,40 @@ class Investigation:
             launch.effective_draft_tokens if launch else None,
             launch.steps if launch else None,
         )
+
+    @cached_property
+    def events(self) -> Witnessed | None:
+        """What a probe saw inside the server; None where nothing was given."""
+        from eagle3lab.diagnosis.evidence.events import read_witnessed
+
+        return None if self._events_path is None else read_witnessed(self._events_path)
+
+    @cached_property
+    def text_tokens(self) -> tuple[TargetTokenizer, Ids]:
+        """The tokenizer beside the target, else beside the drafter, and the text's tokens, int64 [N].
+
+        Raises:
+            InputError: No text was given, it cannot be read, or there is no tokenizer for it.
+        """
+        from eagle3lab.vocabulary.tokens import TargetTokenizer, read_text
+
+        folder = self.target_path or self.drafter_path
+        if self.text_name is None or folder is None:
+            raise InputError(
+                "a text is of use with a tokenizer only", advice="Give the target's folder as well."
+            )
+        tokenizer = TargetTokenizer(folder)
+        return tokenizer, tokenizer.encode(read_text(Path(self.text_name)))
+
+    @cached_property
+    def drafted_ids(self) -> frozenset[int] | None:
+        """Target ids that the head can propose; None where the draft vocabulary is whole or the map unread."""
+        if self.proven_ids is not None:
+            return frozenset(self.proven_ids)
+        whole = self.config is None or self.config.draft_vocab_size in (None, self.config.vocab_size)
+        if whole or self.token_map is None or not self.token_map.served_ids.size:
+            return None
+        return frozenset(self.token_map.served_ids.tolist())
 
     @property
     def server_arguments(self) -> Mapping[str, Any]:

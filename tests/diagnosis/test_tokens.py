@@ -113,3 +113,31 @@ def test_a_text_that_cannot_be_read_is_one_error(drafter: Path, tmp_path: Path) 
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(InputError, match=r"tokenizer\.json"):
         diagnose(drafter_dir(), text=tmp_path / "text.txt")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "order", "found"),
+    [
+        ("bfloat16", "none", True),
+        ("float32", "none", True),
+        ("float32", "right", False),
+        ("float32", "scratch", False),
+    ],
+)
+def test_rows_of_the_target_in_no_order(tmp_path: Path, dtype: str, order: str, found: bool) -> None:
+    """The head is the target's rows: shuffled as stored, shuffled after a cast, only cast, or of no target at all."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "drafter"
+    shutil.copytree(drafter_dir(), folder)
+    tensors = load_file(folder / "model.safetensors")
+    head = tensors["lm_head.weight"].to(getattr(torch, dtype))
+    generator = torch.Generator().manual_seed(5)
+    if order == "none":
+        head = head[torch.randperm(len(head), generator=generator)]
+    elif order == "scratch":
+        head = torch.randn(head.shape, generator=generator)
+    save_file(tensors | {"lm_head.weight": head.contiguous()}, folder / "model.safetensors")
+    codes = [one.code for one in diagnose(folder, target=TARGET).findings]
+    assert ("E3L-H06" in codes) is found

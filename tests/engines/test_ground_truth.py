@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -21,8 +22,10 @@ from eagle3lab.engines.ground_truth import (
 )
 from eagle3lab.engines.ground_truth import process as process_module
 from eagle3lab.engines.ground_truth.process import EngineProcess, engine_process
+from eagle3lab.engines.loading import differences, simulate
 from eagle3lab.errors import InputError
 from tests.engines.drafters import INSTALLED, config, head, tensor
+from tests.extract.trees import LOADER, change, linked_copy, root_of
 from tests.support.make_case import materialise
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -43,8 +46,8 @@ def test_folders_with_real_values(tmp_path: Path, spec: str) -> None:
             architectures = checkpoint.config.architectures
         except InputError:
             continue
-        if "Eagle3DeepseekV2ForCausalLM" in architectures:
-            continue
+        if "Eagle3DeepseekV2ForCausalLM" in architectures and spec == "sglang==0.5.9":
+            continue  # its transformers knows no kimi_k2
         both = simulated_beside_real(checkpoint, engine)
         assert both.differences == (), file.stem
         assert both.real.to_dict().keys() == both.simulated.to_dict().keys()
@@ -102,7 +105,7 @@ def fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> N
     """A worker of our own in place of the real one."""
     script = tmp_path / "worker.py"
     script.write_text(body)
-    monkeypatch.setattr(process_module, "_WORKER", script)
+    monkeypatch.setitem(process_module._WORKERS, "sglang", script)
     monkeypatch.setattr(process_module, "find_spec", lambda name: object())
     monkeypatch.setattr(process_module, "find_installation", lambda engine: find_fake())
 
@@ -161,3 +164,42 @@ def test_engines_variable_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     monkeypatch.setenv("EAGLE3LAB_ENGINES", str(tmp_path))
     assert locate._roots()[0] == tmp_path
+
+
+def patched_tree(folder: Path) -> Path:
+    """A checkout of 0.5.9, all links but the loader, which knows one more name of the layer."""
+    stock = root_of("0.5.9").parent
+    package = folder / "python" / "sglang"
+    linked_copy(folder / "python", "0.5.9")
+    for entry in stock.iterdir():
+        if entry.name not in ("srt", "__pycache__"):
+            (package / entry.name).symlink_to(entry)
+    known = '            if "d2t" in name:\n'
+    renamed = '            name = name.replace("layers.0.", "midlayer.")\n'
+    change(package / "srt" / LOADER, known, renamed + known)
+    return folder
+
+
+@pytest.mark.engine
+def test_a_source_tree_is_run_itself(tmp_path: Path) -> None:
+    stock, tree = (resolve_engine(spec) for spec in ("sglang==0.5.9", str(patched_tree(tmp_path))))
+    assert find_installation(tree).folder == tmp_path / "python"
+    try:
+        happened = real(config(), head("layers.0."), tree)
+    finally:
+        process_module.close_all()
+    assert differences(simulate(config(), head("layers.0."), tree), happened) == []
+    assert not happened.tensors_with("dropped")
+    assert len(simulate(config(), head("layers.0."), stock).tensors_with("dropped")) == 10
+
+
+def test_a_tree_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    engine = resolve_engine("sglang==0.5.9")
+    wheel = tmp_path / "sglang-0.5.9-py3-none-any.whl"
+    wheel.touch()
+    with pytest.raises(InputError, match="a wheel, which cannot be run") as caught:
+        find_installation(replace(engine, root=str(wheel)))
+    assert caught.value.path == str(wheel)
+    (tmp_path / "srt").mkdir()
+    with pytest.raises(InputError, match="no package to import"):
+        find_installation(replace(engine, root=str(tmp_path)))

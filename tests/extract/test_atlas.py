@@ -222,7 +222,7 @@ def test_facts_survive_the_way_through_json() -> None:
     with pytest.raises(ValueError, match="5"):
         decode(ReleaseFacts, damaged)
     with pytest.raises(ValueError, match="not the fields of ReleaseFacts"):
-        decode(ReleaseFacts, encode(facts)[:-1])
+        decode(ReleaseFacts, encode(facts)[:5])
 
 
 @pytest.mark.parametrize(
@@ -248,3 +248,18 @@ def test_the_nearest_older_release(release: str, known: str | None) -> None:
 def test_an_unknown_release_is_no_facts() -> None:
     with pytest.raises(KeyError):
         release_facts("0.5.0")
+
+
+def test_what_changed_in_the_other_drafter_classes() -> None:
+    mla, qwen2 = "in Eagle3DeepseekV2ForCausalLM", "in Qwen2ForCausalLMEagle"
+    assert since(mla, "model.fc_norm.{aux}.weight") == ["0.5.13"]
+    assert since(qwen2, "without a parameter") == ["0.4.6.post5"]
+    assert since("drafter classes", "MistralForCausalLMEagle") == ["0.5.11"]
+    # From 0.5.15 on the MLA head's first layer is split over ranks.
+    kinds = {
+        release: next(one.kind for one in rules.parameters if one.name == "model.fc.weight")
+        for release in ("0.5.14", "0.5.15")
+        for rules in release_facts(release).others
+        if rules.drafter.name == "Eagle3DeepseekV2ForCausalLM"
+    }
+    assert kinds == {"0.5.14": "replicated", "0.5.15": "column parallel"}

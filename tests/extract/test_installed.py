@@ -22,7 +22,8 @@ def test_what_is_read_is_what_was_found_by_hand(release: str) -> None:
     """Every field, with file, line and text. The order of checks that exclude each other is the only freedom."""
     ours, theirs = facts_of(release).engine_facts(), facts_by_hand(release)
     for field in dataclasses.fields(theirs):
-        if field.name != "construction":
+        # The other classes are held against the release's own code instead; see tests/engines/test_other_classes.py.
+        if field.name not in ("construction", "others", "undescribed"):
             assert getattr(ours, field.name) == getattr(theirs, field.name), field.name
     assert set(ours.construction) == set(theirs.construction)
     common = [rule for rule in ours.construction if rule.when is None]

@@ -12,13 +12,12 @@ from eagle3lab.engines.atlas import oracle, release_facts
 from eagle3lab.engines.atlas.oracle import (
     OracleError,
     disagreements,
-    families,
-    generated,
     parameter_names,
     run_loader,
     simulated,
 )
-from eagle3lab.engines.facts import NameRules, Parameter
+from eagle3lab.engines.atlas.oracle_names import families, generated, layers_of, offers
+from eagle3lab.engines.facts import DrafterRules, NameRules, Parameter
 from tests.extract.trees import INSTALLED, LOADER, root_of, small_copy
 
 NAMES = [*families(), *generated(1500)]
@@ -34,6 +33,52 @@ def rules_of(release: str) -> tuple[NameRules, tuple[Parameter, ...]]:
 @pytest.mark.parametrize("release", INSTALLED)
 def test_simulator_and_release_agree_on_every_name(release: str) -> None:
     assert disagreements(root_of(release), *rules_of(release), NAMES) == []
+
+
+def others_of(release: str) -> dict[str, DrafterRules]:
+    return {other.drafter.name: other for other in release_facts(release).others}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", INSTALLED)
+def test_every_other_class_agrees_too(release: str) -> None:
+    """Each on a sample of the made-up names; `make atlas-check` takes all, and every release."""
+    compared = others_of(release)
+    expected = {"LlamaForCausalLMEagle", "Qwen2ForCausalLMEagle"}
+    if release == "0.5.23":
+        expected |= {"Eagle3DeepseekV2ForCausalLM", "MistralForCausalLMEagle"}
+    assert set(compared) == expected
+    sample = [*families()[::5], *generated(100)]
+    for name, other in compared.items():
+        asked, layers = offers(sample, other.names), layers_of([rule.rule for rule in other.construction])
+        wrong = disagreements(
+            root_of(release), other.names, other.parameters, asked, drafter=name, layers=layers
+        )
+        assert wrong == [], name
+
+
+@pytest.mark.engine
+def test_pairs_and_their_halves() -> None:
+    """What the class with low-rank attention does with its first projections, by its own code."""
+    other = others_of("0.5.23")["Eagle3DeepseekV2ForCausalLM"]
+    known = parameter_names(other.parameters)
+    start = "layers.0.self_attn."
+    q, kv = start + "q_a_proj.weight", start + "kv_a_proj_with_mqa.weight"
+    fused = "model.midlayer.self_attn.fused_qkv_a_proj_with_mqa.weight"
+    asked = [
+        q, kv, (q, kv), (kv, q), (q, q, kv), (q, kv, q), (q, kv.replace("layers.0", "midlayer")),
+        "q_a_proj.kv_a_proj_with_mqa",
+        start + "fused_qkv_a_proj_with_mqa.weight", start + "q_a_proj.bias",
+    ]  # fmt: skip
+    fates = run_loader(root_of("0.5.23"), known, asked, drafter=other.drafter.name)
+    joined, lost = ("loaded", fused, None), ("nothing",)
+    assert fates == [lost, lost, joined, joined, joined, joined, joined, ("raised", "KeyError"), lost, lost]
+    assert fates == [simulated(offer, other.names, set(known)) for offer in asked]
+    # Without the rule, or with its parts turned round, the simulator would say something else.
+    (rule,) = other.names.joined
+    without = dataclasses.replace(other.names, joined=())
+    assert [simulated(offer, without, set(known)) for offer in asked] != fates
+    assert rule.parts == ("q_a_proj", "kv_a_proj_with_mqa")
 
 
 @pytest.mark.engine

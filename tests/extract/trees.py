@@ -22,6 +22,8 @@ NEEDED = (
     "layers/activation.py", "layers/logits_processor.py", "distributed/utils.py", "speculative/spec_info.py",
     "model_executor/model_runner.py", "model_executor/cuda_graph_runner.py",
     "managers/scheduler_metrics_mixin.py", "utils/hf_transformers_utils.py",
+    # Its other drafter classes.
+    "models/llama_eagle.py", "models/qwen2.py", "models/qwen2_eagle.py",
 )  # fmt: skip
 
 

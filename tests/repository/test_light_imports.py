@@ -12,7 +12,15 @@ HEAVY = ["torch", "transformers", "sglang", "numpy", "rich", "pandas", "plotly",
 
 @pytest.mark.parametrize(
     "module",
-    ["eagle3lab", "eagle3lab.checkpoint", "eagle3lab.engines", "eagle3lab.vocabulary", "eagle3lab.cli"],
+    [
+        "eagle3lab",
+        "eagle3lab.checkpoint",
+        "eagle3lab.engines",
+        "eagle3lab.engines.arguments",
+        "eagle3lab.engines.capture",
+        "eagle3lab.vocabulary",
+        "eagle3lab.cli",
+    ],
 )
 def test_importing_pulls_in_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*(m for m in {HEAVY} if m in sys.modules))"

@@ -21,7 +21,8 @@ class Format(StrEnum):
 def load_plan(
     drafter: Annotated[Path, typer.Argument(help="Folder of the drafter's checkpoint.", show_default=False)],
     engine: Annotated[
-        str, typer.Option(help="sglang==X.Y.Z, installed, or the path of a source tree.")
+        str,
+        typer.Option(help="sglang==X.Y.Z, vllm==X.Y.Z, installed, or the path of a source tree of either."),
     ] = "installed",
     tp: Annotated[int, typer.Option(min=1, help="Number of tensor-parallel ranks.")] = 1,
     rank: Annotated[int, typer.Option(min=0, help="Which of them, from 0.")] = 0,
@@ -62,6 +63,7 @@ def load_plan(
     from rich.console import Console
 
     from eagle3lab.engines.loading.tables import plan_tables
+    from eagle3lab.text import printable
 
     # Where there is no terminal to ask, wide enough that names are not cut.
     asked = sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -70,6 +72,7 @@ def load_plan(
         console.print(drawn)
     if real is not None:
         verdict = "something else:" if disagreements else "exactly this."
-        console.print(f"Ground truth: {facts.spec}'s own loader did {verdict}")
+        where = facts.spec if facts.root is None else printable(facts.root)
+        console.print(f"Ground truth: {where}'s own loader did {verdict}")
         for line in disagreements:
             console.print(line, markup=False)

@@ -1,7 +1,8 @@
 """The order of findings: how well each explains what was observed, and which of them hides which.
 
-What a fault does to a server (its impact) is held against what the log shows. A finding that can produce what was
-observed moves up, one that cannot moves down, and its text says so.
+What is observed is held against what each fault does: what it looked like wherever it was measured, and, as if that
+were two measurements more, what it should look like by its impact. A finding that can produce what was observed moves
+up, one that cannot moves down, and its text says so.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eagle3lab.diagnosis.evidence.log import Crash
+from eagle3lab.diagnosis.evidence.measured import measured
 from eagle3lab.diagnosis.model import Evidence, Finding, Impact, Observed, Severity
 
 _BASE = {Impact.STOPS: 1.0, Impact.ZERO: 0.95, Impact.PARTIAL: 0.6, Impact.LATER: 0.55, Impact.NONE: 0.4}
 _GRAVITY = {Severity.ERROR: 1.0, Severity.WARNING: 0.75, Severity.NOTE: 0.2}
 _UP, _DOWN = 1.4, 0.5
+# What is expected of a fault's impact counts as much as this many measurements of the fault.
+_EXPECTED = 2
+_LIKELY = 0.6
 
 # Signature → the impacts that produce it, and those that cannot.
 _FITS: dict[str, tuple[frozenset[Impact], frozenset[Impact]]] = {
@@ -131,11 +136,16 @@ def _score(finding: Finding, observed: Observed | None, crash: Crash | None) -> 
     if finding.fault in _OWN.get(name, ()):
         return score * _UP * _UP, f"it is what the log shows: {observed.reason}"
     up, down = _FITS.get(name, (frozenset(), frozenset()))
-    if finding.impact in up:
-        return score * _UP, f"promoted: it produces what was observed ({observed.reason})"
-    if finding.impact in down:
-        return score * _DOWN, f"demoted: alone it would not produce what was observed ({observed.reason})"
-    return score, ""
+    expected = 1.0 if finding.impact in up else 0.0 if finding.impact in down else 0.5
+    cells = measured(finding.fault, name)
+    share = (cells.alike + _EXPECTED * expected) / (cells.cells + _EXPECTED)
+    seen = f"; {cells.alike} of {cells.cells} measurements of it look like this" if cells.cells else ""
+    score *= _DOWN + (_UP - _DOWN) * share
+    if share > _LIKELY:
+        return score, f"promoted: it produces what was observed ({observed.reason}){seen}"
+    if share < 1 - _LIKELY:
+        return score, f"demoted: alone it would not produce what was observed ({observed.reason}){seen}"
+    return score, seen.removeprefix("; ")
 
 
 def _score_crash(score: float, finding: Finding, crash: Crash) -> tuple[float, str]:

@@ -11,20 +11,20 @@ INSTALLED = "installed"
 _INSTALLABLE = ("sglang",)
 
 
-def known_engines() -> tuple[str, ...]:
-    """Every release there are facts for, as `kind==release`, oldest first."""
+def known_engines(kind: str = "sglang") -> tuple[str, ...]:
+    """Every release of a kind of engine, "sglang" or "vllm", there are facts for, as `kind==release`, oldest first."""
     from eagle3lab.engines.atlas.data import releases
 
-    return tuple(f"sglang=={release}" for release in releases())
+    return tuple(f"{kind}=={release}" for release in releases(kind))
 
 
 def resolve_engine(spec: str) -> EngineFacts:
     """The facts of the engine release that `spec` names.
 
     Args:
-        spec: `KIND==RELEASE`, for example `sglang==0.5.9`; `installed` for the SGLang of this environment; or the
-            path of an SGLang source tree or wheel. For a release that is not in the atlas the nearest older one
-            stands in, and the facts' notes say so.
+        spec: `KIND==RELEASE`, for example `sglang==0.5.9` or `vllm==0.32.0`; `installed` for the SGLang of this
+            environment; or the path of a source tree or wheel of SGLang or vLLM. For a release that is not in the
+            atlas the nearest older one stands in, and the facts' notes say so.
 
     Raises:
         InputError: It is none of these, names a release without facts, nothing is installed, or the source does
@@ -34,7 +34,7 @@ def resolve_engine(spec: str) -> EngineFacts:
     from eagle3lab.engines.atlas.resolve import resolve_release
 
     resolved = resolve_release(spec)
-    return replace(resolved.facts.engine_facts(resolved.label), notes=resolved.notes)
+    return replace(resolved.facts.engine_facts(resolved.label), notes=resolved.notes, root=resolved.root)
 
 
 def installed_engine() -> tuple[str, str]:

@@ -34,6 +34,12 @@ def loadable_names(parameters: Iterable[str], rules: NameRules) -> tuple[str, ..
     for parameter in known:
         for bare in sorted({parameter.removeprefix(prefix) for prefix in added}, key=len):
             parts = [bare.replace(rule.fused, rule.part) for rule in rules.stacked if rule.fused in bare]
+            parts += [
+                bare.replace(pair.fused, half)
+                for pair in rules.joined
+                if pair.fused in bare
+                for half in pair.parts
+            ]
             parts = parts or [bare]
             if all(route(part, rules, known).parameter == parameter for part in parts):
                 names += parts
@@ -69,7 +75,8 @@ def repair_names(copy: WorkingCopy, *, strict: bool = False) -> Change | None:
     gained = [name for name in _filled(after) if name not in set(_filled(before))]
     stopped = before.rejected is not None and before.rejected.name in mapping
     example, new = next(iter(mapping.items()))
-    what = "stop the load" if stopped else "are dropped without a message"
+    manner = "with a warning" if copy.engine.names.warns else "without a message"
+    what = "stop the load" if stopped else f"are dropped {manner}"
     return Change(
         "names.rejected" if stopped else "names.dropped",
         f"{len(mapping)} tensors are renamed ({printable(example)} becomes {new})",

@@ -79,10 +79,13 @@ def _plan(checkpoint: Checkpoint, engine: EngineFacts, target: Checkpoint | None
         raise InputError(
             "holds no weights", path=checkpoint.path, advice="Give the folder the trainer exported."
         )
-    copy = WorkingCopy(checkpoint, engine)
     original = checkpoint.config
-    other = set(original.architectures) & set(engine.drafter.other_architectures)
-    if other:
+    serving = engine.serving(original.architectures)
+    if serving.drafter_kind == "EAGLE-3":
+        engine = serving
+    copy = WorkingCopy(checkpoint, engine)
+    other = set(original.architectures) & {*engine.drafter.other_architectures, *engine.undescribed}
+    if other - set(engine.drafter.architectures):
         reason = f"{engine.spec} serves {min(other)} with a class that eagle3lab does not describe"
         refusal = Refusal(
             None, reason, ("what that class loads cannot be simulated, so nothing can be proven",)

@@ -55,7 +55,8 @@ def homeless(load: Load) -> dict[str, list[ParameterPlan]]:
     meant: dict[str, list[ParameterPlan]] = {}
     for parameter in load.empty:
         for tensor in load.dropped:
-            if any(_same(tensor.name, part) for part in parts_of(parameter.name)):
+            # One that waits for its partner has the right name; its partner is what is missing.
+            if not tensor.waits and any(_same(tensor.name, part) for part in parts_of(parameter.name)):
                 meant.setdefault(tensor.name, []).append(parameter)
     return meant
 
@@ -221,7 +222,10 @@ def missing(case: Investigation) -> Iterator[Found]:
         names = tuple(one.name for one in weights)
         yield Found(
             f"{len(weights)} parameter(s) of the drafter get no tensor: {listed(names)}",
-            tuple(seen(f"{one.name}: {one.status}, {one.reason}") for one in weights[:6]),
+            (
+                *(seen(f"{one.name}: {one.status}, {one.reason}") for one in weights[:6]),
+                *(seen(tensor.reason, tensor=tensor.name) for tensor in load.dropped if tensor.waits),
+            ),
             f"Export the drafter again with {listed(names)}.",
             impact=Impact.ZERO if any(_matters(name) for name in names) else Impact.PARTIAL,
         )

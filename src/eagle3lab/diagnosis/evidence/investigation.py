@@ -239,6 +239,8 @@ class Investigation:
                 raise
             release_key(release)
             return Engine(kind, release), None, error.problem
+        if found.facts.kind == "vllm":
+            return Engine("vllm", found.facts.release or ""), None, "diagnosis knows vLLM by rules only"
         engine = Engine("sglang", release if equals else found.facts.release or "")
         return engine, found.facts, "; ".join(found.notes)
 
@@ -284,8 +286,11 @@ class Investigation:
 
         if self.drafter is None or self.config is None or self.facts is None:
             return None, "the drafter or the release's facts are missing"
-        if self.is_mla:
-            return None, "an MLA head is loaded by a class that is looked at by checks of its own"
+        if self.is_mla and not self.facts.serving(self.config.architectures).joins_halves:
+            return (
+                None,
+                "an MLA head, and the class that its config leads to in this release is not made for one",
+            )
         if self.config.raw.get("quantization_config"):
             return None, "the load of a quantised drafter is not simulated"
         if not self.is_eagle3 and self.algorithm in ("EAGLE", "NEXTN"):

@@ -80,6 +80,7 @@ def simulate(
     """
     from eagle3lab.engines.loading import simulate as simulate_once
 
+    facts = facts.serving(config.architectures)
     stops: list[Stop] = []
     while True:
         plan = simulate_once(config, tensors, facts, tp)

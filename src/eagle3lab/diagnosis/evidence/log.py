@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _FRAMES = 400
 _BEFORE = 4
 _PLOTTED = 200
-# A line that only a living server writes, whichever rank died before: it became ready, or it answered.
-_SERVES = re.compile(r"fired up and ready to roll|Application startup complete|Decode batch|HTTP/1\.1\" 200")
 _REPEATED = re.compile(r"'text': '(.)\1{24,}")
 
 
@@ -160,7 +158,7 @@ def _crash(path: str, first_line: int) -> Crash | None:
     A server that lives writes tracebacks too: SGLang 0.5.9 prints one at every start where an optional package is
     not installed. The lines before the traceback come with it: asserts on the device are printed there.
     """
-    from eagle3lab.acceptance.logs.events import error_of_traceback
+    from eagle3lab.acceptance.logs.events import SERVES, error_of_traceback
     from eagle3lab.acceptance.logs.prefix import strip_colours
 
     before: deque[str] = deque(maxlen=_BEFORE)
@@ -171,7 +169,7 @@ def _crash(path: str, first_line: int) -> Crash | None:
         line = strip_colours(raw)
         if number < first_line:
             continue
-        if _SERVES.search(line):
+        if SERVES.search(line):
             head, first = 0, None
         elif first is not None:
             continue

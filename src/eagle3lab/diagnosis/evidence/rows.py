@@ -1,7 +1,7 @@
 """Whether rows of the drafter's head stand for the tokens that the map assigns them, on a sample of rows.
 
-Only equality of bytes is used: it proves, where a likeness would only suggest. speculators freezes the head as rows
-of the target, and converters prune by copying rows, so equal rows are common in real heads.
+Equality of bytes comes first: it proves, where a likeness only suggests. speculators freezes the head as rows of the
+target, and converters prune by copying rows, so equal rows are common in real heads.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ _BYTES = 512
 _MOST = 0.9
 # A smaller head, or fewer pairs, may be equal by chance or by construction.
 _FEWEST, _FEWEST_PAIRS = 8, 4
+# Rows at another token's place that prove a head without order; chance makes none, near-duplicates a few.
+_FEWEST_ELSEWHERE = 8
+# Cosines: rows that went on training stay close to where they began, and rows of two tokens are far apart.
+_ALIKE, _UNLIKE, _COMPARED, _CANDIDATES = 0.8, 0.5, 128, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +125,13 @@ def _against(
     drafter: Checkpoint, head: str, owner: Checkpoint, name: str, whose: str, ids: list[int]
 ) -> Misplaced | None:
     """Whether the head's rows are rows of another matrix in another order than the map says."""
-    if owner.info(name).dtype != drafter.info(head).dtype or owner.info(name).shape[0] <= max(ids):
+    if owner.info(name).shape[0] <= max(ids) or min(ids) < 0:
         return None
+    if owner.info(name).dtype != drafter.info(head).dtype:
+        return _by_likeness(drafter, head, owner, name, whose, ids)
     sample = _spread(len(ids))
     rows = _read(drafter, head, sample)
-    if len(set(rows)) < 2 or min(ids) < 0:
+    if len(set(rows)) < 2:
         return None
     orders = {
         "in ascending order of token id": sorted(ids),
@@ -152,7 +158,80 @@ def _against(
                 ),
                 0.98,
             )
-    return None
+    return _in_no_order(drafter, head, owner, name, whose, ids, sample, right)
+
+
+def _in_no_order(
+    drafter: Checkpoint, head: str, owner: Checkpoint, name: str, whose: str, ids: list[int],
+    sample: list[int], right: float,
+) -> Misplaced | None:  # fmt: skip
+    """Whether the head's rows are the other matrix's rows of the draft vocabulary, in an order that has no name."""
+    rows = _read(drafter, head, sample)
+    place: dict[bytes, int | None] = {}
+    for token, row in zip(ids, _read(owner, name, ids), strict=True):
+        place[row] = None if row in place else token  # padding rows are alike and stand for no token
+    elsewhere = sum(
+        found is not None and found != ids[at]
+        for at, found in ((at, place.get(row)) for at, row in zip(sample, rows, strict=True))
+    )
+    if elsewhere < _FEWEST_ELSEWHERE:
+        return None if right > 0 else _by_likeness(drafter, head, owner, name, whose, ids)
+    return Misplaced(
+        f"lm_head holds rows of {whose}, not in the order of d2t",
+        head,
+        (
+            f"{elsewhere} of {len(sample)} rows are byte-equal to rows of {whose} for other tokens",
+            f"in the order of d2t + arange {right:.0%} are equal",
+        ),
+        0.97,
+    )
+
+
+def _by_likeness(
+    drafter: Checkpoint, head: str, owner: Checkpoint, name: str, whose: str, ids: list[int]
+) -> Misplaced | None:
+    """The same for rows that are not equal in bytes: stored in another dtype, or trained further.
+
+    A head is trained from the target's head, not from the embeddings: likeness to those would mean nothing.
+    """
+    if owner is drafter:
+        return None
+    try:
+        likelier, compared = _likelier_elsewhere(drafter, head, owner, name, ids)
+    except InputError:
+        return None
+    if likelier < _FEWEST_ELSEWHERE:
+        return None
+    return Misplaced(
+        f"lm_head holds rows of {whose}, not in the order of d2t",
+        head,
+        (
+            f"{likelier} of {compared} rows are far more like rows of {whose} for other tokens than for their own",
+        ),
+        0.9,
+    )
+
+
+def _likelier_elsewhere(
+    drafter: Checkpoint, head: str, owner: Checkpoint, name: str, ids: list[int]
+) -> tuple[int, int]:
+    """Of a sample of rows, how many resemble another token's row closely and their own token's not at all.
+
+    For heads that went on training after they were cut from the target. A head trained from random rows resembles none.
+    """
+    import numpy as np
+
+    every = np.asarray(ids)
+    taken = np.unique(np.linspace(0, len(ids) - 1, min(_CANDIDATES, len(ids))).astype(np.int64))
+    picked = taken[:: max(1, len(taken) // _COMPARED)]
+    with np.errstate(all="ignore"):
+        mine = np.asarray(drafter.read_selected(head, picked), np.float32)
+        theirs = np.asarray(owner.read_selected(name, every[taken]), np.float32)
+        own = np.asarray(owner.read_selected(name, every[picked]), np.float32)
+        mine, theirs, own = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (mine, theirs, own))
+        best = np.nan_to_num(mine @ theirs.T).max(axis=1)
+        right = np.nan_to_num((mine * own).sum(axis=1))
+    return int(((best > _ALIKE) & (right < _UNLIKE)).sum()), len(picked)
 
 
 def _share(left: list[bytes], right: list[bytes]) -> float:

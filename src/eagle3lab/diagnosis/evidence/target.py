@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3lab.engines.capture.shape import derived_context, language_config, target_shape
+
+__all__ = ["Target", "derived_context", "read_target"]
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -42,14 +46,8 @@ class Target:
 
 def read_target(raw: Mapping[str, Any]) -> Target:
     """Read a target's config.json, of any shape; what has the wrong type counts as absent."""
-    nested: Mapping[str, Any] = next(
-        (
-            raw[key]
-            for key in ("text_config", "llm_config", "language_config")
-            if isinstance(raw.get(key), dict)
-        ),
-        {},
-    )
+    shape = target_shape(raw)
+    nested = language_config(raw)
 
     def find(key: str) -> Any:
         value = nested.get(key)
@@ -58,43 +56,21 @@ def read_target(raw: Mapping[str, Any]) -> Target:
     dtype = find("torch_dtype") or find("dtype")
     name = raw.get("_name_or_path")
     return Target(
-        architectures=_classes(raw, nested),
-        layers=_size(find("num_hidden_layers")),
-        hidden_size=_size(find("hidden_size")),
+        architectures=shape.architectures,
+        layers=shape.layers,
+        hidden_size=shape.hidden_size,
         vocab_size=_size(find("vocab_size")),
         tied=find("tie_word_embeddings") is True,
         dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
-        rope_theta=_number(find("rope_theta")),
+        rope_theta=_number(find("rope_theta") or _inner(find("rope_parameters"), "rope_theta")),
         context=derived_context(_size(find("max_position_embeddings")), find("rope_scaling")),
         name=name if isinstance(name, str) and name else None,
     )
 
 
-def _classes(*configs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The first name in `architectures` of each config that has one."""
-    found = []
-    for config in configs:
-        names = config.get("architectures")
-        if isinstance(names, list) and names and isinstance(names[0], str):
-            found.append(names[0])
-    return tuple(found)
-
-
-def derived_context(positions: int | None, scaling: Any) -> int | None:
-    """The context length that SGLang derives from a config (0.5.23 utils/hf_transformers/common.py:677-694).
-
-    A scaling factor counts only without `original_max_position_embeddings`, and not for llama3.
-    """
-    if positions is None or not isinstance(scaling, Mapping):
-        return positions
-    factor = _number(scaling.get("factor"))
-    if (
-        factor is None
-        or "original_max_position_embeddings" in scaling
-        or scaling.get("rope_type") == "llama3"
-    ):
-        return positions
-    return int(factor * positions)
+def _inner(holder: Any, key: str) -> Any:
+    """A value of a nested object; None where there is no object, or it has no such key."""
+    return holder.get(key) if isinstance(holder, Mapping) else None
 
 
 def _size(value: Any) -> int | None:

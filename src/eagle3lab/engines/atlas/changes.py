@@ -9,11 +9,12 @@ from functools import cache
 
 from eagle3lab.engines.atlas.data import release_facts, releases
 from eagle3lab.engines.extract.model import ReleaseFacts, Target
-from eagle3lab.engines.facts import NameRules, Parameter, Size, Switch
+from eagle3lab.engines.facts import FromTarget, NameRules, Parameter, Size, Switch
 
 # Topic to item to what is said of it.
 Description = Mapping[str, Mapping[str, str]]
 _UNKNOWN = {"": "unknown"}
+_IN = "in "
 _EFFECTS = {"hot_token_id": "is the token map", "skipped": "is skipped"}
 # A field of a format string, with one level of braces inside.
 _FIELD = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
@@ -69,12 +70,7 @@ def describe(facts: ReleaseFacts) -> Description:
             + (" times ranks" if facts.vocabulary.grows_with_tp else "")
         },
         "short tensors": dict.fromkeys(facts.zero_filled, "filled up with zeros"),
-        "taken from the target": {
-            part.parameter: f"if {part.when_null} is null"
-            if part.when_null
-            else f"unless {' and '.join(part.unless_differs)} differ"
-            for part in facts.from_target
-        },
+        "taken from the target": {part.parameter: _taken(part) for part in facts.from_target},
         "drafter classes": {one.name: one.kind for one in facts.drafters},
         "targets": _targets(facts),
         "layer ids": _UNKNOWN
@@ -83,6 +79,7 @@ def describe(facts: ReleaseFacts) -> Description:
             "read from": ", ".join(dict.fromkeys(reading.key for reading in wiring.ids)) or "nowhere",
             "switched off by": wiring.use_aux_hidden_state.key if wiring.use_aux_hidden_state else "nothing",
             "in CUDA graphs": wiring.graphs,
+            "a target that cannot": wiring.missing.exception if wiring.missing else "AttributeError",
         },
         "algorithms": _UNKNOWN
         if facts.algorithms is None
@@ -93,6 +90,12 @@ def describe(facts: ReleaseFacts) -> Description:
         else {"opens with": _opening(log.pieces[0]), **{_label(p): "" for p in log.pieces[1:] if _label(p)}},
         "metrics": dict.fromkeys(facts.metrics, ""),
         "fields of meta_info": dict.fromkeys(facts.meta_info, ""),
+        "server info": dict.fromkeys(facts.server_info, ""),
+        **facts.further_topics(),
+        **{
+            f"{_IN}{one.drafter.name}": {**_names(one.names), **_parameters(one.parameters)}
+            for one in facts.others
+        },
         "could not be read": {entry.fact: entry.reason for entry in facts.unknown},
     }
 
@@ -101,11 +104,22 @@ def differences(before: ReleaseFacts, after: ReleaseFacts) -> tuple[Change, ...]
     """What the second release does otherwise than the first."""
     one, other = describe(before), describe(after)
     return tuple(
-        Change(topic, item, one[topic].get(item), other[topic].get(item))
-        for topic in one
-        for item in _in_order(one[topic], other[topic])
-        if one[topic].get(item) != other[topic].get(item)
+        Change(topic, item, one.get(topic, {}).get(item), other.get(topic, {}).get(item))
+        for topic in dict.fromkeys([*one, *other])
+        # A class that one of them lacks is listed as such, without everything that is in it.
+        if not topic.startswith(_IN) or (topic in one and topic in other)
+        for item in _in_order(one.get(topic, {}), other.get(topic, {}))
+        if one.get(topic, {}).get(item) != other.get(topic, {}).get(item)
     )
+
+
+def _taken(part: FromTarget) -> str:
+    """When a parameter is the target's own."""
+    if part.unless_shipped is not None:
+        return f"unless a name in the checkpoint contains {part.unless_shipped}"
+    if part.when_null is not None:
+        return f"if {part.when_null} is null{' or absent' if part.absent_too else ''}"
+    return f"unless {' and '.join(part.unless_differs)} differ" if part.unless_differs else "always"
 
 
 def _in_order(one: Iterable[str], other: Iterable[str]) -> list[str]:
@@ -116,6 +130,11 @@ def _names(rules: NameRules) -> dict[str, str]:
     words = {f"{rename.old} in a name": f"becomes {rename.new}" for rename in rules.renames}
     words |= {f"{special.contains} in a name": _EFFECTS[special.effect] for special in rules.special}
     words |= {f"{one.part} in a name": f"shard {one.shard} of {one.fused}" for one in rules.stacked}
+    words |= {
+        f"{part} in a name": f"part {number} of {pair.fused}, kept until the other is there"
+        for pair in getattr(rules, "joined", ())
+        for number, part in enumerate(pair.parts)
+    }
     words["looked up as"] = " or ".join(f"{prefix}NAME" for prefix in rules.prefixes)
     words["without a parameter"] = rules.unmatched
     return words
@@ -144,6 +163,8 @@ def _size(size: Size) -> str:
 
 
 def _switch(switch: Switch) -> str:
+    if switch.differs:
+        return f"where {' and '.join(switch.differs)} differ"
     if switch.none:
         return f"not {' nor '.join(switch.none)}"
     return " or ".join(switch.any) or "the first stated of " + ", ".join(switch.present)
@@ -183,9 +204,9 @@ def _label(piece: str) -> str:
 
 
 @cache
-def changes_by_release() -> Mapping[str, tuple[Change, ...]]:
+def changes_by_release(kind: str = "sglang") -> Mapping[str, tuple[Change, ...]]:
     """Release to what it does otherwise than the one before it; nothing for the oldest."""
-    names = releases()
-    facts = [release_facts(name) for name in names]
+    names = releases(kind)
+    facts = [release_facts(name, kind) for name in names]
     pairs = zip(names[1:], facts, facts[1:], strict=False)
     return {names[0]: (), **{name: differences(before, after) for name, before, after in pairs}}

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
-from eagle3lab.engines.atlas import release_facts, releases, wheels
-from eagle3lab.engines.atlas.oracle import disagreements, families, generated
+from eagle3lab.engines.atlas import release_facts, releases, sdists, wheels
+from eagle3lab.engines.atlas.oracle import disagreements
+from eagle3lab.engines.atlas.oracle_names import families, generated, layers_of, offers
+from eagle3lab.engines.atlas.vllm_oracle import EDGES
+from eagle3lab.engines.atlas.vllm_oracle import disagreements as vllm_disagreements
+from eagle3lab.engines.extract import ReleaseFacts
+from eagle3lab.engines.extract.syntax import Syntax
+from eagle3lab.engines.extract.vllm import VllmFacts
+from eagle3lab.engines.extract.vllm.tree import open_vllm
+from eagle3lab.engines.facts import NameRules, Parameter
 from eagle3lab.errors import Eagle3labError
 
 
@@ -22,21 +31,72 @@ def main() -> int:
     found = wheels.cached(options.wheels)
     failed = 0
     for release in releases():
-        facts = release_facts(release)
-        said = "no wheel"
-        if release in found and facts.names is not None and facts.parameters is not None:
-            try:
-                wrong = disagreements(found[release], facts.names, facts.parameters, names)
-                said = (
-                    f"{len(names)} names agree" if not wrong else f"{len(wrong)} disagree, first {wrong[0]}"
-                )
-                failed += bool(wrong)
-            except Eagle3labError as error:
-                said, failed = str(error), failed + 1
-        elif release in found:
-            said, failed = "its loader could not be read", failed + 1
-        print(f"{release}: {said}", flush=True)
+        said = ["no wheel"]
+        if release in found:
+            said = []
+            for drafter, words, agree in _classes(found[release], release_facts(release), names):
+                said.append(f"{drafter} {words}")
+                failed += not agree
+        print(f"{release}: {'; '.join(said)}", flush=True)
+    failed += _check_vllm(options.wheels, [*EDGES, *names])
     return 1 if failed else 0
+
+
+def _check_vllm(folder: Path, names: list[str]) -> int:
+    """The same for vLLM's source distributions; how many classes disagree or cannot be checked."""
+    found = sdists.cached(folder)
+    failed = 0
+    for release in releases("vllm"):
+        facts = release_facts(release, "vllm")
+        said = ["no source distribution"]
+        if release in found and isinstance(facts, VllmFacts):
+            syntax = Syntax(open_vllm(found[release]))
+            said = []
+            for rules in facts.classes():
+                try:
+                    wrong = vllm_disagreements(syntax, rules.drafter, rules.names, rules.parameters, names)
+                except Eagle3labError as error:
+                    said.append(f"{rules.drafter.name} {error}")
+                    failed += 1
+                    continue
+                failed += bool(wrong)
+                words = f"{len(wrong)} disagree, first {wrong[0]}" if wrong else f"{2 * len(names)} agree"
+                said.append(f"{rules.drafter.name} {words}")
+            said += [f"{drafter} not described: {why}" for drafter, why in facts.undescribed.items()]
+        print(f"vllm=={release}: {'; '.join(said)}", flush=True)
+    return failed
+
+
+def _classes(wheel: Path, facts: ReleaseFacts, names: list[str]) -> Iterator[tuple[str, str, bool]]:
+    """Every described drafter class of a release: its name, what came of the comparison, whether all agrees."""
+    if facts.drafter is None or facts.names is None or facts.parameters is None:
+        yield "the EAGLE-3 class", "could not be read", False
+    else:
+        rules = [rule.rule for rule in facts.construction]
+        yield _compared(wheel, facts.drafter.name, facts.names, facts.parameters, rules, names)
+    for other in facts.others:
+        rules = [rule.rule for rule in other.construction]
+        yield _compared(wheel, other.drafter.name, other.names, other.parameters, rules, names)
+    for drafter, reason in facts.undescribed.items():
+        yield drafter, f"not described: {reason}", True
+
+
+def _compared(
+    wheel: Path,
+    drafter: str,
+    rules: NameRules,
+    parameters: tuple[Parameter, ...],
+    construction: list[str],
+    names: list[str],
+) -> tuple[str, str, bool]:
+    asked, layers = offers(names, rules), layers_of(construction)
+    try:
+        wrong = disagreements(wheel, rules, parameters, asked, drafter=drafter, layers=layers)
+    except Eagle3labError as error:
+        return drafter, str(error), False
+    if wrong:
+        return drafter, f"{len(wrong)} disagree, first {wrong[0]}", False
+    return drafter, f"{2 * len(layers) * len(asked)} agree", True
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,6 +22,11 @@ def encode(value: Any) -> Any:
     return value
 
 
+def encode_named(value: Any) -> dict[str, Any]:
+    """A dataclass as JSON with the names of its own fields, so that fields may come and go between the others."""
+    return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+
+
 def as_json(value: Any) -> Any:
     """A value as JSON for readers: a dataclass as an object with the names of its fields."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -32,7 +37,7 @@ def as_json(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """The dataclass that `encode` was given.
+    """The dataclass that `encode` or `encode_named` was given.
 
     Raises:
         ValueError: The value is not what `kind` says.
@@ -63,12 +68,17 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
 
 def _decoder_of_fields(kind: type) -> Callable[[Any], Any]:
     hints = get_type_hints(kind)
-    decoders = tuple(_decoder(hints[field.name]) for field in fields(kind))
+    named = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
+    decoders = tuple(named.values())
+    # What was written before a field was added lacks it: the field's default is what it meant.
+    needed = sum(field.default is MISSING and field.default_factory is MISSING for field in fields(kind))
 
     def decode_fields(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) != len(decoders):
+        if isinstance(value, dict) and value.keys() <= named.keys():
+            return kind(**{name: named[name](item) for name, item in value.items()})
+        if not isinstance(value, list) or not needed <= len(value) <= len(decoders):
             raise ValueError(f"not the fields of {kind.__name__}")
-        return kind(*(decoder(item) for decoder, item in zip(decoders, value, strict=True)))
+        return kind(*(decoder(item) for decoder, item in zip(decoders, value, strict=False)))
 
     return decode_fields
 

@@ -1,4 +1,4 @@
-"""The atlas as it ships: every release's facts in one compressed file, one line a release.
+"""The atlas as it ships: every release's facts in one compressed file a kind of engine, one line a release.
 
 The first line is the index; a release is found there and only its own line is parsed. Releases differ little, so
 the file compresses to a small fraction of what it says.
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from eagle3lab.engines.atlas.codec import decode, encode
+from eagle3lab.engines.atlas.codec import decode, encode, encode_named
 from eagle3lab.engines.atlas.order import release_key
 from eagle3lab.engines.extract.model import ReleaseFacts
 
 FILE = "sglang.jsonl.xz"
+KINDS = ("sglang", "vllm")
 _SCHEMA = 1
 
 
@@ -26,8 +27,8 @@ class Entry:
 
     Attributes:
         release: Its number.
-        wheel: Name of the wheel the facts were read from.
-        sha256: Digest of that wheel.
+        wheel: Name of the wheel, or of the source distribution, that the facts were read from.
+        sha256: Digest of that file.
     """
 
     release: str
@@ -35,53 +36,66 @@ class Entry:
     sha256: str
 
 
+def file_of(kind: str) -> Path:
+    """The file with a kind's releases."""
+    return Path(__file__).with_name(f"{kind}.jsonl.xz")
+
+
 @cache
-def _lines() -> tuple[str, ...]:
-    data = Path(__file__).with_name(FILE).read_bytes()
+def _lines(kind: str) -> tuple[str, ...]:
+    data = file_of(kind).read_bytes()
     return tuple(lzma.decompress(data).decode("utf-8").splitlines())
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
-    """Every release in the atlas, oldest first."""
-    head = json.loads(_lines()[0])
+def entries(kind: str = "sglang") -> tuple[Entry, ...]:
+    """Every release of a kind of engine in the atlas, oldest first."""
+    head = json.loads(_lines(kind)[0])
     if head["schema"] != _SCHEMA:
-        raise ValueError(f"{FILE}: schema {head['schema']} is not {_SCHEMA}")
+        raise ValueError(f"{file_of(kind).name}: schema {head['schema']} is not {_SCHEMA}")
     return tuple(Entry(*entry) for entry in head["releases"])
 
 
-def releases() -> tuple[str, ...]:
-    """The numbers of all releases, oldest first."""
-    return tuple(entry.release for entry in entries())
+def releases(kind: str = "sglang") -> tuple[str, ...]:
+    """The numbers of all releases of a kind, oldest first."""
+    return tuple(entry.release for entry in entries(kind))
 
 
 @cache
-def release_facts(release: str) -> ReleaseFacts:
+def release_facts(release: str, kind: str = "sglang") -> ReleaseFacts:
     """The facts of one release.
 
     Raises:
         KeyError: It is not in the atlas.
     """
     try:
-        number = releases().index(release)
+        number = releases(kind).index(release)
     except ValueError:
         raise KeyError(release) from None
-    return decode(ReleaseFacts, json.loads(_lines()[number + 1]))
+    return decode(_type_of(kind), json.loads(_lines(kind)[number + 1]))
 
 
-def nearest_older(release: str) -> str | None:
+def _type_of(kind: str) -> type[ReleaseFacts]:
+    if kind == "vllm":
+        from eagle3lab.engines.extract.vllm import VllmFacts
+
+        return VllmFacts
+    return ReleaseFacts
+
+
+def nearest_older(release: str, kind: str = "sglang") -> str | None:
     """The newest release in the atlas that is not newer than `release`; None if there is none, or it is no number."""
     wanted = release_key(release)
     if wanted is None:
         return None
-    older = [known for known in releases() if (release_key(known) or wanted) <= wanted]
+    older = [known for known in releases(kind) if (release_key(known) or wanted) <= wanted]
     return older[-1] if older else None
 
 
 def pack(found: list[tuple[Entry, ReleaseFacts]]) -> bytes:
     """The file with these releases, oldest first."""
     head = {"schema": _SCHEMA, "releases": [encode(entry) for entry, _ in found]}
-    lines = [head, *(encode(facts) for _, facts in found)]
+    lines = [head, *(encode_named(facts) for _, facts in found)]
     text = "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
     return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, filters=filters)

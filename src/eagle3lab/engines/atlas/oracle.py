@@ -9,36 +9,22 @@ from __future__ import annotations
 import ast
 import copy
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
+from eagle3lab.engines.atlas.oracle_names import Offer
 from eagle3lab.engines.extract.discover import eagle3_class, find_drafters
-from eagle3lab.engines.extract.syntax import ClassRef, Syntax
+from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, dotted_name
 from eagle3lab.engines.extract.tree import open_tree
 from eagle3lab.engines.facts import NameRules, Parameter
-from eagle3lab.engines.loading.names import route
+from eagle3lab.engines.loading.names import Waiting, route
 from eagle3lab.errors import Eagle3labError, InputError
 
 LIMIT_SECONDS = 60
-_LAYER = (
-    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.o_proj.weight",
-    "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.o_proj.bias", "self_attn.q_norm.weight",
-    "self_attn.k_norm.weight", "self_attn.qkv_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
-    "mlp.down_proj.weight", "mlp.gate_up_proj.weight", "input_layernorm.weight", "hidden_norm.weight",
-    "post_attention_layernorm.weight",
-)  # fmt: skip
-_TOP = (
-    "embed_tokens.weight", "fc.weight", "fc.bias", "norm.weight", "lm_head.weight", "d2t", "t2d", "input_norm.weight",
-    "fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight", "aux_norm_low.weight", "aux_norm_mid.weight",
-    "aux_norm_high.weight", "verifier_norm.weight", "verifier_lm_head.weight", "mask_hidden",
-)  # fmt: skip
-_LAYERS = ("midlayer.", "layers.0.", "midlayer.0.", "layers.1.", "midlayer.1.", "layers.")
-_OUTER = ("", "model.", "module.", "draft_model.", "model.model.")
-
 # ("nothing",), ("warned",), ("token map",), ("raised", type) or ("loaded", parameter, shard).
 Fate = tuple[str | int | None, ...]
 
@@ -49,49 +35,69 @@ class OracleError(Eagle3labError):
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A name of which the release and the simulator say different things."""
+    """A name, or several offered together, of which the release and the simulator say different things."""
 
-    name: str
+    name: Offer
     release: Fate
     simulator: Fate
 
 
-def families() -> list[str]:
-    """Every name family that trainers are known to write, and some that they are not."""
-    inner = [*_TOP, *(layer + name for layer in _LAYERS for name in _LAYER)]
-    return [outer + name for outer in _OUTER for name in inner]
-
-
-def generated(count: int, seed: int = 0) -> list[str]:
-    """Names put together at random from the pieces that rules look for."""
-    words = (
-        "model", "midlayer", "layers", "0", "1", "self_attn", "mlp", "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj",
-        "gate_proj", "up_proj", "down_proj", "gate_up_proj", "weight", "bias", "norm", "fc", "fc_norm", "aux_norm_low",
-        "aux_norm_mid", "input_norm", "hidden_norm", "d2t", "t2d", "embed_tokens", "module", "x", "xd2ty", "midlayers",
-    )  # fmt: skip
-    choose = random.Random(seed)
-    return [".".join(choose.choices(words, k=choose.randint(1, 6))) for _ in range(count)]
-
-
-def parameter_names(parameters: Sequence[Parameter], *, tied: bool = False) -> list[str]:
-    """Names of the parameters of a drafter with one layer, three auxiliary states and every option on.
+def parameter_names(parameters: Sequence[Parameter], *, tied: bool = False, layers: int = 1) -> list[str]:
+    """Names of the parameters of a drafter with three auxiliary states and every option on.
 
     Args:
-        parameters: The release's.
+        parameters: The class's.
         tied: The head is the embedding and no parameter of its own.
+        layers: Its number of layers.
     """
     names: list[str] = []
     for parameter in parameters:
-        if tied and parameter.when == "own_head":
+        if parameter.when == ("own_head" if tied else "tied"):
             continue
         numbers = range(3) if "{aux}" in parameter.name else range(1)
-        names += [parameter.name.replace("{aux}", str(n)).replace("{layer}", "0") for n in numbers]
-    return names
+        for layer in range(0 if parameter.first_layer else 1, layers):
+            written = parameter.name.replace("{layer}", str(layer))
+            names += [written.replace("{aux}", str(n)) for n in numbers]
+    return list(dict.fromkeys(names))
 
 
-def simulated(name: str, rules: NameRules, parameters: Collection[str], *, tied: bool = False) -> Fate:
-    """What the simulator says of a name."""
-    way = route(name, rules, parameters, ("tied",) if tied else ())
+def simulated(
+    offer: Offer, rules: NameRules, parameters: Collection[str], *, tied: bool = False, layers: int = 1
+) -> Fate:
+    """What the simulator says of a name, or of several offered one after the other."""
+    if isinstance(offer, str):
+        return _alone(offer, rules, parameters, tied, layers)
+    waiting: Waiting[str] = Waiting()
+    fates: list[Fate] = []
+    for name in offer:
+        half = route(name, rules, parameters).half
+        complete = half is not None and half.part is not None and waiting.arrived(half, name) is not None
+        fate = _alone(name, rules, parameters, tied, layers, complete=complete)
+        if fate[0] == "raised":
+            return fate
+        fates.append(fate)
+    said = [fate for fate in fates if fate[0] != "nothing"]
+    if not said:
+        return ("nothing",)
+    # That it happened is seen, not how often; only parameters count how often they are reached.
+    return (
+        said[0] if len(said) == 1 or {*said} < {("token map",), ("warned",)} else ("loaded more than once",)
+    )
+
+
+def _alone(
+    name: str,
+    rules: NameRules,
+    parameters: Collection[str],
+    tied: bool,
+    layers: int,
+    complete: bool = False,
+) -> Fate:
+    way = route(name, rules, parameters, ("tied",) if tied else (), layers)
+    if way.half is not None and not complete:
+        return ("nothing",) if way.half.part is not None else ("raised", "KeyError")
+    if way.half is not None:
+        return ("loaded", way.parameter, None) if way.parameter is not None else ("nothing",)
     if way.special is not None:
         return ("token map",) if way.special.effect == "hot_token_id" else ("nothing",)
     if way.parameter is not None:
@@ -102,24 +108,69 @@ def simulated(name: str, rules: NameRules, parameters: Collection[str], *, tied:
 
 
 def run_loader(
-    path: Path, parameters: Sequence[str], names: Sequence[str], *, tied: bool = False
+    path: Path,
+    parameters: Sequence[str],
+    names: Sequence[Offer],
+    *,
+    tied: bool = False,
+    layers: int = 1,
+    drafter: str | None = None,
 ) -> list[Fate]:
-    """What the EAGLE-3 loader of the source tree at `path` does with each name.
+    """What a loader of the source tree at `path` does with each name.
+
+    Args:
+        path: The tree, or a wheel.
+        parameters: Names of the parameters that its drafter has.
+        names: What it is offered, each to a fresh drafter.
+        tied: What its config says of the embeddings.
+        layers: What its config says of the layers.
+        drafter: Its class; None for the one that serves EAGLE-3 drafters with a Llama layer.
 
     Raises:
-        InputError: There is no SGLang, or no EAGLE-3 class.
+        InputError: There is no SGLang, or no such class.
         OracleError: Its code cannot be run alone, or takes too long.
     """
-    syntax = Syntax(open_tree(path))
-    found = eagle3_class(syntax, find_drafters(syntax))
-    if found is None:
-        raise InputError("no class for EAGLE-3 drafters", path=path)
-    request = {
-        "source": loader_source(syntax, found[0]),
-        "parameters": list(parameters),
-        "config": {"tie_word_embeddings": tied, "num_hidden_layers": 1},
-        "names": list(names),
-    }
+    return Loader.of(path, drafter).run(parameters, names, tied=tied, layers=layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """A release's loader, cut out and ready to be run.
+
+    Attributes:
+        source: See `loader_source`.
+        switches: The release's environment variables that are true or false, with their defaults.
+        counts_layers: Whether its model says which layers it holds.
+    """
+
+    source: str
+    switches: Mapping[str, bool]
+    counts_layers: bool
+
+    @classmethod
+    def of(cls, path: Path, drafter: str | None = None) -> Loader:
+        """The loader of a class of the source tree at `path`; see `run_loader`."""
+        syntax = Syntax(open_tree(path))
+        found = _class(syntax, path, drafter)
+        counts = "self.start_layer" in (syntax.tree.text(found.module.file) or "")
+        return cls(loader_source(syntax, found), _switches(syntax), counts)
+
+    def run(
+        self, parameters: Sequence[str], names: Sequence[Offer], *, tied: bool = False, layers: int = 1
+    ) -> list[Fate]:
+        """See `run_loader`."""
+        request = {
+            "source": self.source,
+            "parameters": list(parameters),
+            "config": {"tie_word_embeddings": tied, "num_hidden_layers": layers},
+            "model": {"start_layer": 0, "end_layer": layers} if self.counts_layers else {},
+            "names": list(names),
+            "switches": dict(self.switches),
+        }
+        return _run(request)
+
+
+def _run(request: Mapping[str, object]) -> list[Fate]:
     command = [sys.executable, "-I", str(Path(__file__).with_name("oracle_worker.py"))]
     try:
         answer = subprocess.run(
@@ -138,6 +189,31 @@ def run_loader(
     return [_fate(reply) for reply in json.loads(answer.stdout)]
 
 
+def _class(syntax: Syntax, path: Path, drafter: str | None) -> ClassRef:
+    drafters = find_drafters(syntax)
+    if drafter is None:
+        found = eagle3_class(syntax, drafters)
+        if found is not None:
+            return found[0]
+    for one in drafters:
+        module = syntax.module(one.source.file)
+        if module is not None and one.name == drafter:
+            return module.classes[drafter]
+    raise InputError(f"no class {drafter or 'for EAGLE-3 drafters'}", path=path)
+
+
+def _switches(syntax: Syntax) -> dict[str, bool]:
+    """Environment variables of the release that are true or false, with what they are when nobody sets them."""
+    module = syntax.module("environ.py")
+    found = {}
+    for node in ast.walk(module.tree) if module else ():
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args:
+            default = node.value.args[0]
+            if dotted_name(node.value.func) == "EnvBool" and isinstance(default, ast.Constant):
+                found[ast.unparse(node.targets[0])] = bool(default.value)
+    return found
+
+
 def _fate(reply: Mapping[str, object]) -> Fate:
     if "exception" in reply:
         return "raised", str(reply["exception"])
@@ -151,17 +227,66 @@ def _fate(reply: Mapping[str, object]) -> Fate:
 
 
 def loader_source(syntax: Syntax, cls: ClassRef) -> str:
-    """A module with a class `Drafter` that has the class's `load_weights`, and its ancestors' where it calls them."""
+    """A module with a class `Drafter` that has the class's `load_weights`, and its ancestors' where it calls them.
+
+    With it go the methods that it hands the weights to and the class's tables; other methods do nothing.
+    """
     bases = "object"
-    parts: list[str] = []
+    found = syntax.function(cls.module, "get_layer_id") or _of_ancestors(syntax, cls, "get_layer_id")
+    parts = [ast.unparse(_bare(found[1]))] if found else []
     owners = [owner for owner in (cls, *syntax.bases(cls)) if owner.method("load_weights") is not None]
     for number, owner in reversed(list(enumerate(owners))):
-        function = owner.method("load_weights")
-        assert function is not None
         name = "Drafter" if number == 0 else f"Ancestor{number}"
-        parts.append(f"class {name}({bases}):\n{_indented(ast.unparse(_bare(function)))}")
+        body = "\n".join(_members(owner))
+        parts.append(f"class {name}({bases}):\n{_indented(body)}\n\n{owner.name} = {name}")
         bases = name
     return "\n\n".join(parts)
+
+
+def _of_ancestors(syntax: Syntax, cls: ClassRef, name: str) -> tuple[Module, ast.FunctionDef] | None:
+    """A function as the modules of a class's ancestors know it."""
+    found = (syntax.function(base.module, name) for base in syntax.bases(cls))
+    return next((one for one in found if one is not None), None)
+
+
+def _members(owner: ClassRef) -> list[str]:
+    """The `load_weights` of a class and what of the class it uses."""
+    waiting = ["load_weights"]
+    taken: dict[str, ast.FunctionDef] = {}
+    tables: list[ast.Assign] = []
+    while waiting:
+        name = waiting.pop()
+        function = owner.method(name)
+        if function is None or name in taken:
+            continue
+        used = {node.attr for node in ast.walk(function) if _is_own(node)}
+        hands_on = name == "load_weights" or "weights" in [argument.arg for argument in function.args.args]
+        taken[name] = _bare(function) if hands_on else _empty(function)
+        if hands_on:
+            waiting += sorted(used)
+            for node in owner.node.body:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in used:
+                    tables.append(node)
+    return [ast.unparse(node) for node in (*tables, *taken.values())]
+
+
+def _is_own(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    """`self.something`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _empty(function: ast.FunctionDef) -> ast.FunctionDef:
+    """A method of that name that does nothing, whatever it is given."""
+    parsed = ast.parse(f"def {function.name}(self, *args, **kwargs):\n    pass").body[0]
+    assert isinstance(parsed, ast.FunctionDef)
+    return parsed
+
+
+class _Imports(ast.NodeTransformer):
+    """Imports from the release become nothing: the names stand in for themselves."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node) if (node.module or "").startswith("sglang") else node
 
 
 def _bare(function: ast.FunctionDef) -> ast.FunctionDef:
@@ -173,6 +298,7 @@ def _bare(function: ast.FunctionDef) -> ast.FunctionDef:
             node.annotation = None
         elif isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)
+    _Imports().visit(function)
     return function
 
 
@@ -181,14 +307,31 @@ def _indented(text: str) -> str:
 
 
 def disagreements(
-    path: Path, rules: NameRules, parameters: Sequence[Parameter], names: Sequence[str]
+    path: Path,
+    rules: NameRules,
+    parameters: Sequence[Parameter],
+    names: Sequence[Offer],
+    *,
+    drafter: str | None = None,
+    layers: Sequence[int] = (1,),
 ) -> list[Disagreement]:
-    """The names of which the source tree at `path` and the simulator say different things, tied embeddings or not."""
+    """What the source tree at `path` and the simulator say different things of, tied embeddings or not.
+
+    Args:
+        path: The tree, or a wheel.
+        rules: What the simulator takes for the class's rules.
+        parameters: What it takes for its parameters.
+        names: Names, or several that are offered together.
+        drafter: The class; None for the one that serves EAGLE-3 drafters with a Llama layer.
+        layers: Numbers of layers to try.
+    """
     found: list[Disagreement] = []
+    loader = Loader.of(path, drafter)
     for tied in (False, True):
-        known = parameter_names(parameters, tied=tied)
-        real = run_loader(path, known, names, tied=tied)
-        ours = [simulated(name, rules, set(known), tied=tied) for name in names]
-        pairs = zip(names, real, ours, strict=True)
-        found += [Disagreement(name, one, other) for name, one, other in pairs if one != other]
+        for count in layers:
+            known = parameter_names(parameters, tied=tied, layers=count)
+            real = loader.run(known, names, tied=tied, layers=count)
+            ours = [simulated(name, rules, set(known), tied=tied, layers=count) for name in names]
+            pairs = zip(names, real, ours, strict=True)
+            found += [Disagreement(name, one, other) for name, one, other in pairs if one != other]
     return found

@@ -1,9 +1,9 @@
 """The other side of the oracle: a release's own `load_weights`, taken from its source, run on stand-in parameters.
 
 Started as a script in a process of its own, never imported by eagle3lab; it needs neither torch nor the release.
-It reads one JSON request on stdin, `{"source", "parameters", "config", "names"}`, and writes one JSON reply: for
-each name, offered to a fresh drafter, what happened. `source` is a module with a class `Drafter`; names it uses
-and does not define are stand-ins.
+It reads one JSON request on stdin, `{"source", "parameters", "config", "model", "names", "switches"}`, and writes one
+JSON reply: for each name, or list of names, offered to a fresh drafter, what happened. `source` is a module with a
+class `Drafter`; names it uses and does not define are stand-ins.
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ class StandIn:
         return Tensor()
 
 
+class Variables:
+    """The release's environment variables, with what they are when nobody sets them."""
+
+    def __init__(self, switches: dict[str, bool]) -> None:
+        self._switches = switches
+
+    def __getattr__(self, name: str) -> Any:
+        return types.SimpleNamespace(get=lambda: self._switches[name])
+
+
 class Log:
     """What a loader does with one name."""
 
@@ -68,8 +78,10 @@ def undefined(tree: ast.Module) -> set[str]:
     return {node.id for node in names} - bound - set(dir(builtins))
 
 
-def offer(drafter_class: Any, name: str, request: dict[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
-    """Load one tensor of that name into a fresh drafter."""
+def offer(
+    drafter_class: Any, names: list[str], request: dict[str, Any], scope: dict[str, Any]
+) -> dict[str, Any]:
+    """Load tensors of these names into a fresh drafter."""
     log = Log()
 
     def warning(*args: Any, **kwargs: Any) -> None:
@@ -82,10 +94,11 @@ def offer(drafter_class: Any, name: str, request: dict[str, Any], scope: dict[st
     parameters = {known: parameter(known, log) for known in request["parameters"]}
     drafter.named_parameters = parameters.items
     drafter.config = types.SimpleNamespace(**request["config"])
-    drafter.model = types.SimpleNamespace()
+    drafter.model = types.SimpleNamespace(**request["model"])
+    drafter.pp_group = types.SimpleNamespace(is_first_rank=True, is_last_rank=True, world_size=1)
     drafter.hot_token_id = None
     try:
-        drafter.load_weights([(name, Tensor())])
+        drafter.load_weights([(name, Tensor()) for name in names])
     except Exception as error:
         return {"exception": type(error).__name__}
     return {
@@ -104,9 +117,12 @@ def main() -> None:
     request = json.loads(sys.stdin.read())
     tree = ast.parse(request["source"])
     scope: dict[str, Any] = {name: StandIn() for name in undefined(tree)}
-    scope |= {"__name__": "oracle", "re": re, "torch": StandIn()}
+    scope |= {"__name__": "oracle", "re": re, "torch": StandIn(), "envs": Variables(request["switches"])}
+    # Whether weights are loaded for the second time: they are not.
+    scope["QuantizedRLModelLoader"] = types.SimpleNamespace(is_reload_scenario=lambda model: False)
     exec(compile(tree, "load_weights", "exec"), scope)
-    replies = [offer(scope["Drafter"], name, request, scope) for name in request["names"]]
+    offered = [[entry] if isinstance(entry, str) else entry for entry in request["names"]]
+    replies = [offer(scope["Drafter"], names, request, scope) for names in offered]
     json.dump(replies, sys.stdout)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle3lab.engines.atlas.data import nearest_older, release_facts, releases
+from eagle3lab.engines.atlas.data import KINDS, nearest_older, release_facts, releases
 from eagle3lab.engines.extract import ReleaseFacts, extract
 from eagle3lab.engines.facts import sources
 from eagle3lab.engines.spec import INSTALLED
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from importlib import metadata
 
 KIND = "sglang"
+VLLM = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +29,20 @@ class Resolved:
         label: What they are about: `sglang==0.5.9`, or a path.
         facts: The facts.
         notes: What a reader should know: another release stands in, an installed package was changed.
+        root: The source tree or wheel that was named; None for a release.
     """
 
     label: str
     facts: ReleaseFacts
     notes: tuple[str, ...] = ()
+    root: str | None = None
 
 
 def resolve_release(spec: str) -> Resolved:
     """The facts of the release or source tree that `spec` names.
 
     Args:
-        spec: `sglang==X.Y.Z`, `installed`, or the path of a source tree or wheel.
+        spec: `sglang==X.Y.Z`, `vllm==X.Y.Z`, `installed`, or the path of a source tree or wheel of either.
 
     Raises:
         InputError: It is none of them, there is nothing there, or the release is older than the atlas.
@@ -54,31 +57,32 @@ def resolve_release(spec: str) -> Resolved:
     elif text and (os.sep in text or os.path.lexists(text)):
         path = Path(text)
         note = f"facts read from the source at {printable(str(path))}"
-        return Resolved(str(path), extract(path), (note,))
+        return Resolved(str(path), extract(path), (note,), str(path))
     raise InputError(
         f"'{spec}' does not name an engine release",
-        advice=f"Write {INSTALLED}, sglang==X.Y.Z (from {releases()[0]} on), or the path of a source tree.",
+        advice=f"Write {INSTALLED}, sglang==X.Y.Z (from {releases()[0]} on), vllm==X.Y.Z (from {releases(VLLM)[0]} "
+        "on), or the path of a source tree.",
     )
 
 
 def _release(kind: str, release: str) -> Resolved:
-    if kind == KIND and release in releases():
-        return Resolved(f"{kind}=={release}", release_facts(release))
-    older = nearest_older(release) if kind == KIND else None
+    if kind in KINDS and release in releases(kind):
+        return Resolved(f"{kind}=={release}", release_facts(release, kind))
+    older = nearest_older(release, kind) if kind in KINDS else None
     if older is None:
         raise InputError(
             f"no facts about {printable(kind)}=={printable(release)}",
             advice=f"Known releases: {_known()}; or name the path of a source tree.",
         )
     note = (
-        f"there are no facts about sglang=={release}: those of sglang=={older}, the nearest older release, stand in "
+        f"there are no facts about {kind}=={release}: those of {kind}=={older}, the nearest older release, stand in "
         "for it. Name the path of its source tree for its own."
     )
-    return Resolved(f"sglang=={older}", release_facts(older), (note,))
+    return Resolved(f"{kind}=={older}", release_facts(older, kind), (note,))
 
 
 def _known() -> str:
-    return f"{KIND}=={releases()[0]} to {KIND}=={releases()[-1]}"
+    return ", ".join(f"{kind}=={releases(kind)[0]} to {kind}=={releases(kind)[-1]}" for kind in KINDS)
 
 
 def _installed() -> Resolved:

@@ -1,4 +1,7 @@
-"""The facts of an SGLang release read from its source: as text and syntax tree, never imported."""
+"""The facts of an engine release read from its source: as text and syntax tree, never imported.
+
+SGLang is read by the modules here, vLLM by those of `vllm/`.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,24 @@ __all__ = [
 
 
 def extract(path: Path) -> ReleaseFacts:
-    """The facts of the SGLang source tree at `path`, read as text and syntax tree.
+    """The facts of the SGLang or vLLM source tree at `path`, read as text and syntax tree.
 
     Args:
-        path: A checkout, an installed package, the folder that holds one, or a wheel.
+        path: A checkout, an installed package, the folder that holds one, a wheel, or vLLM's source distribution.
+
+    Returns:
+        For vLLM, `eagle3lab.engines.extract.vllm.VllmFacts`.
 
     Raises:
-        InputError: There is no SGLang there.
+        InputError: There is neither there.
     """
     # The readers are of no use to those who only need the types.
+    from eagle3lab.engines.extract.vllm.tree import is_vllm
+
+    if is_vllm(path):
+        from eagle3lab.engines.extract.vllm.read import read_vllm
+
+        return read_vllm(path)
     from eagle3lab.engines.extract.read import read_tree
 
     return read_tree(path)

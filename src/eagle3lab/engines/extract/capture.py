@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from eagle3lab.engines.extract.discover import MODELS, SETTER, descendants, registered
 from eagle3lab.engines.extract.loop import UnreadableError
-from eagle3lab.engines.extract.model import CaptureWiring, Reading, Shift, Target, Unknown
+from eagle3lab.engines.extract.model import CaptureWiring, Missing, Reading, Shift, Target, Unknown
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name, text_of
 from eagle3lab.engines.facts import Capture, Source
 
@@ -72,7 +72,8 @@ def _target(
     explicit = _Walk(cls.module, ids, given=True).result(function) if ids else []
     if without and without[0][1] == "delegated":
         holder = str(without[0][2])
-        return Target(cls.name, cls.module.dotted, architectures, holder, True, None, (), source)
+        held = _held(cls, holder)
+        return Target(cls.name, cls.module.dotted, architectures, holder, True, None, (), source, held)
     layers = {value for _, kind, value in without if kind == "layers"}
     if len(layers) != 1 or len(without) != 1:
         raise UnreadableError("the default layers are not understood", source)
@@ -86,6 +87,21 @@ def _target(
     default = layers.pop()
     assert isinstance(default, tuple)
     return Target(cls.name, cls.module.dotted, architectures, None, bool(ids), default, tuple(shifts), source)
+
+
+def _held(cls: ClassRef, attribute: str) -> str | None:
+    """X of `self.attribute = X(…)` in the constructor, where there is one such class."""
+    function = cls.method("__init__")
+    found = {
+        called(node.value)
+        for node in ast.walk(function or cls.node)
+        if isinstance(node, ast.Assign)
+        and dotted_name(node.targets[0]) == f"self.{attribute}"
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id[:1].isupper()
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 # What reaches the target: under which condition, "layers" (expressions in n), "shift" (a number) or "delegated".
@@ -295,8 +311,53 @@ def read_wiring(syntax: Syntax) -> tuple[CaptureWiring | None, list[Unknown]]:
         setting = []
     chosen = graph or setting or calls
     module, call = chosen[0]
-    graphs = "default layers" if graph else "config ids"
-    return CaptureWiring(tuple(ids), switch, graphs, module.source(call)), unknown  # type: ignore[arg-type]
+    return CaptureWiring(
+        ids=tuple(ids),
+        use_aux_hidden_state=switch,
+        graphs="default layers" if graph else "config ids",
+        graphs_source=module.source(call),
+        missing=next(filter(None, (_missing(m) for m, _ in calls)), None),
+        fc_if_wider=_fc_if_wider(syntax),
+    ), unknown
+
+
+def _missing(module: Module) -> Missing | None:
+    """`if not hasattr(model, SETTER): raise …`."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.If) or "not hasattr" not in ast.unparse(node.test):
+            continue
+        if SETTER not in ast.unparse(node.test) or not isinstance(node.body[0], ast.Raise):
+            continue
+        error = node.body[0].exc
+        if isinstance(error, ast.Call) and error.args:
+            text = _message(error.args[0])
+            return Missing(called(error) or "Exception", text, module.source(node.body[0]))
+    return None
+
+
+def _message(node: ast.expr) -> str:
+    """A message, the class in it by `{class}`."""
+    if not isinstance(node, ast.JoinedStr):
+        return text_of(node) or ""
+    parts = []
+    for part in node.values:
+        named = isinstance(part, ast.FormattedValue) and "__class__" in ast.unparse(part.value)
+        parts.append("{class}" if named else text_of(part) or "…")
+    return "".join(parts)
+
+
+def _fc_if_wider(syntax: Syntax) -> tuple[Source, ...]:
+    """`if hidden_states.shape[-1] != embeds.shape[-1]: hidden_states = self.fc(hidden_states)`."""
+    found = []
+    for module in syntax.modules_holding("self.fc(", MODELS):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
+                sides = (node.test.left, node.test.comparators[0])
+                widths = all(ast.unparse(side).endswith(".shape[-1]") for side in sides)
+                runs = any(called(inner) == "fc" for part in node.body for inner in ast.walk(part))
+                if widths and isinstance(node.test.ops[0], ast.NotEq) and runs:
+                    found.append(module.source(node))
+    return tuple(found)
 
 
 def _readings(module: Module, key: str) -> list[Reading]:

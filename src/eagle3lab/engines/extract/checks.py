@@ -13,6 +13,9 @@ from eagle3lab.engines.facts import ConstructionRule, Size, Source, Switch
 
 Shape = tuple[str | int | Size, ...]
 _DRAFT_VOCABULARY = "draft_vocab_size"
+# Sizes that only config classes for low-rank attention have.
+_LOW_RANK = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_NO_ATTRIBUTE = "'{config_class}' object has no attribute '{key}'"
 
 
 class Checks:
@@ -22,12 +25,16 @@ class Checks:
         rules: The checks as rules.
         head_config: Where the draft vocabulary becomes the vocabulary of a copy of the config; None if nowhere.
         switches: The switches that rules depend on.
+        sizes: Sizes that only rules depend on.
+        joins_states: Whether the class joins several hidden states of the target, as EAGLE-3 does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, joins_states: bool) -> None:
+        self.joins_states = joins_states
         self.rules: list[ConstructionRule] = []
         self.head_config: Source | None = None
         self.switches: dict[str, Switch] = {}
+        self.sizes: list[Size] = []
         self._under: list[Switch] = []
 
     @contextmanager
@@ -62,6 +69,8 @@ class Checks:
         if path == _DRAFT_VOCABULARY:
             message = "'{config_class}' object has no attribute 'draft_vocab_size'"
             self._add("draft_vocab_size stated", "AttributeError", source, message)
+        elif path in _LOW_RANK:
+            self._add("key stated", "AttributeError", source, _NO_ATTRIBUTE, path)
 
     def overwritten(self, key: str, value: Value, source: Source) -> None:
         """A config key is given a value."""
@@ -74,7 +83,7 @@ class Checks:
 
     def multiplied(self, shape: Shape, source: Source) -> None:
         """Two sizes are multiplied."""
-        if any(_name(factor) == "target_hidden_size" for factor in shape):
+        if any(isinstance(factor, Size) and factor.present == "target_hidden_size" for factor in shape):
             message = "unsupported operand type(s) for *: 'NoneType' and 'int'"
             self._add("target_hidden_size not null", "TypeError", source, message)
 
@@ -86,6 +95,16 @@ class Checks:
             message = "{numerator} is not divisible by {denominator}"
             self._add("vocabulary divisible", "AssertionError", source, message, _name(shape[0]))
 
+    def split_rows(self, syntax: Syntax, shape: Shape) -> None:
+        """The rows, or the columns, of a layer are split over ranks."""
+        module = syntax.module("distributed/utils.py")
+        source = module.matching("assert numerator % denominator == 0") if module else None
+        # Sizes that the number of heads divides need no check of their own.
+        if source is not None and len(shape) == 1:
+            message = "{numerator} is not divisible by {denominator}"
+            self._add("rows divisible", "AssertionError", source, message, _name(shape[0]))
+            self.sizes += [size for size in shape if isinstance(size, Size)]
+
     def merged_columns(self, syntax: Syntax, shape: Shape) -> None:
         """The parts of a fused layer are split over ranks."""
         module = syntax.module("layers/linear.py")
@@ -96,14 +115,22 @@ class Checks:
     def assertion(self, node: ast.Assert, source: Source) -> None:
         """An `assert`: those about heads and ranks are known."""
         text = ast.unparse(node.test)
-        if text == "self.total_num_heads % tp_size == 0":
+        if text in ("self.total_num_heads % tp_size == 0", "num_heads % attn_tp_size == 0"):
             self._add("heads divisible", "AssertionError", source)
         elif text == "tp_size % self.total_num_kv_heads == 0":
             self._add("key-value heads divide", "AssertionError", source)
 
     def refusal(self, node: ast.If, raised: Source | None, evaluate: Callable[[ast.expr], Value]) -> bool:
-        """`if key != literal: raise …`: True if that is what it is."""
+        """`if key != literal: raise …` or `if key is None: raise …`: True if that is what it is."""
         test = node.test
+        if raised is not None and isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
+            key = evaluate(test.left)
+            if isinstance(key, Config) and key.path and evaluate(test.comparators[0]) == Literal(None):
+                exception = node.body[0].exc  # type: ignore[attr-defined]
+                kind, message = dotted_name(exception.func) or "", _message(exception.args[0])
+                self._add("key not null", kind, raised, message, key.path)
+                return True
+            return False
         if raised is None or not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotEq):
             return False
         key, allowed = evaluate(test.left), evaluate(test.comparators[0])

@@ -8,7 +8,8 @@ followed makes its values unseen; a parameter that depends on one makes the whol
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from eagle3lab.engines.extract.checks import Checks
@@ -20,10 +21,12 @@ from eagle3lab.engines.extract.values import (
     NONE,
     UNSEEN,
     Config,
+    IsFirstLayer,
     Keys,
     Leaf,
     Literal,
     Module,
+    Sequence,
     Value,
 )
 from eagle3lab.engines.facts import Size, Source, Switch
@@ -38,14 +41,20 @@ class Builder:
 
     Attributes:
         checks: What must hold for the class to be built, in the order in which it is met.
+        assumed: Config keys that were taken not to be null, with the condition that asks; a check must bear it out.
+        unfollowed_keys: Config keys that were taken to be absent.
+        tied: Where a module takes the place of another under a switch: its holder, its name there, it, the switch.
     """
 
-    def __init__(self, syntax: Syntax) -> None:
+    def __init__(self, syntax: Syntax, architecture: str, joins_states: bool) -> None:
         self.syntax = syntax
-        self.checks = Checks()
+        self.checks = Checks(joins_states)
         self._depth = 0
-        # Config keys that the constructor itself has given a value, by key.
-        self.overlay: dict[str, Size] = {}
+        # Config keys that the constructor itself has given a value, and what is known of a config that leads here.
+        self.overlay: dict[str, Value] = {"architectures": Sequence((Literal(architecture),))}
+        self.assumed: dict[str, Source] = {}
+        self.tied: list[tuple[Module, str, Module, Switch]] = []
+        self.unfollowed_keys: list[str] = []
 
     def build(self, cls: ClassRef, given: Mapping[str, Value]) -> Module:
         """The module that `cls(**given)` makes.
@@ -63,11 +72,17 @@ class Builder:
         if found is None:
             return
         owner, function = found
+        with self.deeper(owner.module.source(function)):
+            _Frame(self, owner, function, module, given, owner).run(function.body)
+
+    @contextmanager
+    def deeper(self, source: Source) -> Iterator[None]:
+        """One more call inside the others."""
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise UnreadableError("constructors are nested too deeply", owner.module.source(function))
+            raise UnreadableError("constructors are nested too deeply", source)
         try:
-            _Frame(self, owner, function, module, given).run(function.body)
+            yield
         finally:
             self._depth -= 1
 
@@ -134,14 +149,19 @@ class _Frame(Expressions):
             and function.attr == "__init__"
             and called(function.value) == "super"
         ):
-            bases = self.builder.syntax.bases(self.owner)
+            bases = self.builder.syntax.bases(self.owner) if self.owner else ()
             if bases:
                 self.builder.initialise(bases[0], self.module, self._arguments(node))
 
     # ---- conditions ----------------------------------------------------------------------------------------
 
     def _condition(self, node: ast.If) -> bool:
+        if self._assumed(node):
+            return self.run(node.body)
         test = self.eval(node.test)
+        if isinstance(test, IsFirstLayer):
+            self._in_first_layer(node)
+            return False
         if isinstance(test, Literal):
             return self.run(node.body if test.value else node.orelse)
         if isinstance(test, Config) and test.path:
@@ -150,12 +170,54 @@ class _Frame(Expressions):
             return self._switched(node, test)
         if self.builder.checks.refusal(node, self._raised(node), self.eval):
             return False
-        special = self._absent(node) or self._model_type(node)
+        absent = self._absent(node)
+        if absent is not None and absent.startswith("original_"):
+            # Only the engine itself writes such a key, when it changes a size; no checkpoint should hold one.
+            self.builder.unfollowed_keys.append(absent)
+            return self.run(node.orelse)
+        special = absent or self._model_type(node)
         if special is not None:
             self._merge(node, special)
             return False
         self._either(node)
         return False
+
+    def _assumed(self, node: ast.If) -> bool:
+        """`if x is not None:` of a config key: taken to hold, and to be borne out by a check later on."""
+        test = node.test
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.IsNot) or not node.orelse:
+            return False
+        value = self.eval(test.left)
+        if not isinstance(value, Config) or not value.path or self.eval(test.comparators[0]) != NONE:
+            return False
+        if value.path == "head_dim":
+            return True  # what stands in for it is the same as what the config class does
+        if not any(called(inner) in LAYERS for inner in ast.walk(node)):
+            return False
+        self.builder.assumed.setdefault(value.path, self.source(node))
+        return True
+
+    def _in_first_layer(self, node: ast.If) -> None:
+        """`if layer_id == 0: del self.norm`, and perhaps a function in its place."""
+        for statement in node.body:
+            if isinstance(statement, ast.Delete):
+                for target in statement.targets:
+                    value = self.eval(target)
+                    if not isinstance(value, Module):
+                        raise UnreadableError("what the first layer lacks is not known", self.source(node))
+                    for leaf in value.leaves():
+                        leaf.first_layer = False
+            elif not self._sets_function(statement):
+                raise UnreadableError("what is special in the first layer is not known", self.source(node))
+        if node.orelse:
+            raise UnreadableError("what is special in later layers is not known", self.source(node))
+
+    def _sets_function(self, node: ast.stmt) -> bool:
+        """`setattr(self, "norm", lambda x: x)`."""
+        call = node.value if isinstance(node, ast.Expr) else None
+        return (
+            isinstance(call, ast.Call) and called(call) == "setattr" and isinstance(call.args[2], ast.Lambda)
+        )
 
     def _raised(self, node: ast.If) -> Source | None:
         """The line of the message, if the body does nothing but raise."""
@@ -175,6 +237,12 @@ class _Frame(Expressions):
         made, self.module.attributes = self.module.attributes, before
         with self.builder.checks.under(on if tied else off):
             other, _ = self._branch_copy(node.body if tied else node.orelse)
+        if tied:
+            self.builder.tied += [
+                (self.module, name, rival, on)
+                for name, rival in other.items()
+                if isinstance(rival, Module) and rival is not self.module.attributes.get(name)
+            ]
         for name, value in made.items():
             if name in before and value is before[name]:
                 continue
@@ -306,6 +374,12 @@ class _Frame(Expressions):
             if not isinstance(statement, ast.Assign) or dotted_name(statement.targets[0]) != name:
                 continue
             value = self.eval(statement.value)
+            if isinstance(value, Config) and isinstance(test.left, ast.Name) and value.path:
+                size = Size(
+                    "head_rows", self.source(statement), {}, None, (), value.path, None, stated=(key.path,)
+                )
+                self._store(name, size)
+                return True
             if isinstance(value, Config):
                 # The engine writes the default into the config, where everything after it reads it.
                 size = Size("head_rows", self.source(statement), {}, None, (key.path,), value.path, None)

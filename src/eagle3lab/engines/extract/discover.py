@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-from eagle3lab.engines.extract.model import Drafter, DrafterKind
+from eagle3lab.engines.extract.model import Drafter
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name, top_level
-from eagle3lab.engines.facts import DrafterClass, Source
+from eagle3lab.engines.facts import DrafterClass, DrafterKind, Source
 
 MODELS = "models/"
 SETTER = "set_eagle3_layers_to_capture"

@@ -10,7 +10,7 @@ from eagle3lab.engines.extract.construct import Builder
 from eagle3lab.engines.extract.loop import UnreadableError
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax
 from eagle3lab.engines.extract.values import Config, Leaf, Module
-from eagle3lab.engines.facts import ConstructionRule, Parameter, Size, Source, Switch
+from eagle3lab.engines.facts import ConstructionRule, DrafterKind, Parameter, Size, Source, Switch
 
 _FIRST_STRICT = (5, 4)
 _NOT_NULL = """\
@@ -31,26 +31,32 @@ class Built:
         sizes: By name.
         switches: By name.
         construction: What must hold, in the order it is met.
+        unfollowed_keys: Config keys whose effect is not described.
     """
 
     parameters: tuple[Parameter, ...]
     sizes: dict[str, Size]
     switches: dict[str, Switch]
     construction: tuple[ConstructionRule, ...]
+    unfollowed_keys: tuple[str, ...] = ()
 
 
-def build_drafter(syntax: Syntax, cls: ClassRef) -> Built:
-    """Follow the constructors of `cls`.
+def build_drafter(syntax: Syntax, cls: ClassRef, kind: DrafterKind = "EAGLE-3") -> Built:
+    """Follow the constructors of `cls`, which serves heads of this kind.
 
     Raises:
         UnreadableError: A parameter depends on something that cannot be followed.
     """
-    builder = Builder(syntax)
+    builder = Builder(syntax, cls.name, joins_states=kind == "EAGLE-3")
     module = builder.build(cls, {"config": Config(), "0": Config()})
+    borne_out = {rule.size for rule in builder.checks.rules if rule.rule == "key not null"}
+    for path, source in builder.assumed.items():
+        if path not in borne_out:
+            raise UnreadableError(f"the parameters depend on whether {path} is null", source)
     sizes: dict[str, Size] = {}
     switches = dict(builder.checks.switches)
     parameters = []
-    for name, leaf in _named(module, "", set()):
+    for name, leaf in (*_named(module, "", set()), *_orphans(builder, module)):
         rows, columns, later = (
             _named_sizes(part, sizes) for part in (leaf.rows, leaf.columns, leaf.later_columns)
         )
@@ -58,11 +64,15 @@ def build_drafter(syntax: Syntax, cls: ClassRef) -> Built:
         if leaf.when is not None:
             when = leaf.when.name
             switches.setdefault(when, leaf.when)
-        parameters.append(Parameter(name, leaf.kind, rows, columns, later, when, leaf.source))
+        parameters.append(
+            Parameter(name, leaf.kind, rows, columns, later, when, leaf.source, leaf.first_layer)
+        )
     if not parameters:
         raise UnreadableError("its constructor makes no parameters", cls.source)
+    for size in builder.checks.sizes:
+        sizes.setdefault(size.name, size)
     rules = (*_before(syntax), *builder.checks.rules, *_after(syntax, builder, switches, parameters))
-    return Built(tuple(parameters), sizes, switches, rules)
+    return Built(tuple(parameters), sizes, switches, rules, tuple(dict.fromkeys(builder.unfollowed_keys)))
 
 
 def _named(module: Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
@@ -77,6 +87,15 @@ def _named(module: Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, L
     for name, value in module.attributes.items():
         if isinstance(value, Module):
             yield from _named(value, f"{prefix}{name}.", seen)
+
+
+def _orphans(builder: Builder, module: Module) -> Iterator[tuple[str, Leaf]]:
+    """The tied module's parameters where its owner was replaced afterwards: then it is no longer the embedding."""
+    reached = {id(leaf) for _, leaf in _named(module, "", set())}
+    for holder, name, tied, switch in builder.tied:
+        for key, leaf in tied.attributes.items():
+            if holder is module and isinstance(leaf, Leaf) and id(leaf) not in reached:
+                yield f"{name}.{key}", replace(leaf, when=switch)
 
 
 def _named_sizes(shape: tuple[str | int | Size, ...], sizes: dict[str, Size]) -> tuple[str | int, ...]:

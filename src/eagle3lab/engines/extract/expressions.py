@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from eagle3lab.engines.extract.functions import follow_function
 from eagle3lab.engines.extract.layers import LAYERS, make_layer, parameter_free
 from eagle3lab.engines.extract.loop import UnreadableError
 from eagle3lab.engines.extract.syntax import ClassRef, called, dotted_name, text_of
@@ -22,6 +24,7 @@ from eagle3lab.engines.extract.values import (
     Literal,
     Module,
     Sequence,
+    Stated,
     Value,
     factors,
 )
@@ -37,16 +40,19 @@ class Expressions:
     def __init__(
         self,
         builder: Builder,
-        owner: ClassRef,
+        place: ClassRef | File,
         function: ast.FunctionDef,
         module: Module,
         given: Mapping[str, Value],
+        owner: ClassRef | None = None,
     ) -> None:
         self.builder = builder
         self.owner = owner
-        self.file: File = owner.module
+        self.file: File = place if isinstance(place, File) else place.module
         self.module = module
-        names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)][1:]
+        names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+        if owner is not None:
+            names = names[1:]
         defaults = dict(
             zip(reversed(names), map(self.literal, reversed(function.args.defaults)), strict=False)
         )
@@ -73,10 +79,12 @@ class Expressions:
             return self._attribute(node)
         if isinstance(node, ast.Call):
             return self._call(node)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            return self._product(node)
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
-            return self._or(node)
+        if isinstance(node, ast.BinOp):
+            return self._arithmetic(node)
+        if isinstance(node, ast.BoolOp):
+            return self._or(node) if isinstance(node.op, ast.Or) else self._and(node)
+        if isinstance(node, ast.Subscript):
+            return self._item(node)
         if isinstance(node, ast.IfExp):
             return self._choose(node)
         if isinstance(node, ast.Compare):
@@ -97,6 +105,37 @@ class Expressions:
             self.builder.checks.read(path, self.source(node))
             return self._config(path)
         return UNSEEN
+
+    def _arithmetic(self, node: ast.BinOp) -> Value:
+        if isinstance(node.op, ast.Mult):
+            return self._product(node)
+        left, right = self.eval(node.left), self.eval(node.right)
+        if isinstance(node.op, ast.FloorDiv) and isinstance(left, Config) and isinstance(right, Config):
+            parts = (left.path, right.path)
+            name = "head_dim" if parts == ("hidden_size", "num_attention_heads") else " // ".join(parts)
+            return Size(name, self.source(node), {}, None, (), None, None, divided=parts)
+        if isinstance(node.op, ast.Add):
+            terms = (*_terms(left), *_terms(right))
+            if _terms(left) and _terms(right):
+                return Size(
+                    " + ".join(map(str, terms)), self.source(node), {}, None, (), None, None, terms=terms
+                )
+        return UNSEEN
+
+    def _item(self, node: ast.Subscript) -> Value:
+        """`names[0]`."""
+        holder, index = self.eval(node.value), self.eval(node.slice)
+        if isinstance(holder, Sequence) and isinstance(index, Literal) and isinstance(index.value, int):
+            return holder.items[index.value] if 0 <= index.value < len(holder.items) else UNSEEN
+        return UNSEEN
+
+    def _and(self, node: ast.BoolOp) -> Value:
+        """False as soon as one part is; else not followed."""
+        values = [self.eval(value) for value in node.values]
+        known = [value for value in values if isinstance(value, Literal)]
+        if any(not value.value for value in known):
+            return Literal(False)
+        return Literal(True) if len(known) == len(values) else UNSEEN
 
     def _config(self, path: str) -> Value:
         return self.builder.overlay.get(path, Config(path))
@@ -127,6 +166,8 @@ class Expressions:
             return ByLayer(self.eval(node.body), self.eval(node.orelse))
         if isinstance(test, Literal):
             return self.eval(node.body if test.value else node.orelse)
+        if isinstance(test, Sequence):
+            return self.eval(node.body if test.items else node.orelse)
         # `len(ids) if ids else 3`
         default = self.eval(node.orelse)
         if called(node.body) == "len" and isinstance(node.body, ast.Call) and isinstance(default, Literal):
@@ -141,6 +182,9 @@ class Expressions:
         equal = isinstance(node.ops[0], ast.Eq)
         if isinstance(left, LayerIndex) and right == Literal(0) and equal:
             return IsFirstLayer()
+        if isinstance(node.ops[0], ast.In) and isinstance(left, Literal) and isinstance(right, Sequence):
+            known = all(isinstance(item, Literal) for item in right.items)
+            return Literal(left in right.items) if known else UNSEEN
         if isinstance(left, Literal) and isinstance(right, Literal) and len(node.ops) == 1:
             if equal or isinstance(node.ops[0], ast.Is):
                 return Literal(left == right)
@@ -156,6 +200,8 @@ class Expressions:
         name = called(node) or ""
         if name in ("getattr", "get"):
             return self._lookup(node, name)
+        if name in ("isinstance", "hasattr", "len") and node.args:
+            return self._asked(node, name)
         if name in ("bool", "deepcopy") and len(node.args) == 1:
             value = self.eval(node.args[0])
             return (
@@ -170,6 +216,9 @@ class Expressions:
                 self.builder.syntax, self.file, node, self._arguments(node), self.builder.checks
             )
         cls = self.builder.syntax.resolve(self.file, name) if isinstance(node.func, ast.Name) else None
+        function = self.builder.syntax.function(self.file, name) if isinstance(node.func, ast.Name) else None
+        if function is not None:
+            return follow_function(self.builder, *function, self._arguments(node))
         if cls is None:
             if name.endswith(("Linear", "Embedding", "Parameter")):
                 raise UnreadableError(f"{name} is not known", self.source(node))
@@ -179,6 +228,18 @@ class Expressions:
         if not parameter_free(cls):
             raise UnreadableError(f"{name} may have parameters of its own", self.source(node))
         return UNSEEN
+
+    def _asked(self, node: ast.Call, name: str) -> Value:
+        """`isinstance(config, dict)`, `hasattr(self.layer, "weight")`, `len(ids)`."""
+        holder = self.eval(node.args[0])
+        if name == "isinstance":
+            return Literal(False) if holder == Config() else UNSEEN
+        if name == "len":
+            if isinstance(holder, Config) and holder.path:
+                holder = Stated((holder.path,))
+            return replace(holder, counted=True) if isinstance(holder, Stated) else UNSEEN
+        has = isinstance(holder, Module) and text_of(node.args[1]) in holder.attributes
+        return Literal(True) if has else UNSEEN
 
     def _lookup(self, node: ast.Call, name: str) -> Value:
         """`getattr(config, "key", default)` and `eagle_config.get("key", default)`."""
@@ -210,3 +271,10 @@ class Expressions:
         element = self.eval(node.elt)
         self.locals = kept
         return Module({index: element})
+
+
+def _terms(value: Value) -> tuple[str | int, ...]:
+    """A value as terms of a sum of config keys; empty if it is none."""
+    if isinstance(value, Size):
+        return value.terms
+    return (value.path,) if isinstance(value, Config) and value.path else ()

@@ -30,7 +30,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
     "QKVParallelLinear": ("hidden_size", "head_size", "total_num_heads", "total_num_kv_heads"),
     "MergedColumnParallelLinear": ("input_size", "output_sizes"),
+    "ColumnParallelLinear": ("input_size", "output_size"),
+    "ReplicatedLinear": ("input_size", "output_size"),
     "RowParallelLinear": ("input_size", "output_size"),
+}
+_KINDS: dict[str, ParameterKind] = {
+    "Linear": "replicated",
+    "ColumnParallelLinear": "column parallel",
+    "ReplicatedLinear": "replicated linear",
+    "RowParallelLinear": "row parallel",
 }
 # `create_weights` is not among them: only a quantised layer calls it.
 _MAKES_PARAMETERS = ("Parameter", "register_parameter")
@@ -89,11 +97,17 @@ def make_layer(
         columns = shape("input_size")
         made = Module({"weight": Leaf("merged column", rows_of_part, columns, columns, source)})
         return _with_bias(made, "merged column", rows_of_part, arguments, file, node, source)
-    kind: ParameterKind = "row parallel" if name == "RowParallelLinear" else "replicated"
-    out, into = (
-        ("output_size", "input_size") if name == "RowParallelLinear" else ("out_features", "in_features")
-    )
-    rows, columns = shape(out), _states(shape(into), arguments.get(into), source)
+    kind: ParameterKind = _KINDS[name]
+    out, into = ("out_features", "in_features") if name == "Linear" else ("output_size", "input_size")
+    rows, columns = shape(out), shape(into)
+    if name == "Linear" and checks.joins_states:
+        columns = _states(columns, arguments.get(into), source)
+    if name == "ColumnParallelLinear":
+        checks.split_rows(syntax, rows)
+    if name == "RowParallelLinear" and len(columns) == 2 and isinstance(columns[1], int):
+        terms = tuple(columns[:1]) * columns[1]
+        width = Size(" + ".join(map(str, terms)), source, {}, None, (), None, None, terms=terms)  # type: ignore[arg-type]
+        checks.split_rows(syntax, (width,))
     made = Module({"weight": Leaf(kind, rows, columns, columns, source)})
     bias_source = _row_parallel_bias(syntax) if name == "RowParallelLinear" else None
     return _with_bias(made, kind, rows, arguments, file, node, bias_source or source, own=name == "Linear")

@@ -21,7 +21,9 @@ from eagle3lab.engines.extract.loop import (
     open_loop,
     words_in_name,
 )
+from eagle3lab.engines.extract.mapped import is_mapped, read_mapped
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name, text_of
+from eagle3lab.engines.extract.translating import read_translating, translates
 from eagle3lab.engines.facts import NameRules, Rename, Source, Special, Stacked
 
 
@@ -35,6 +37,10 @@ def read_loader(syntax: Syntax, cls: ClassRef) -> NameRules:
     if found is None:
         raise UnreadableError("has no load_weights", cls.source)
     owner, function = found
+    if translates(function):
+        return read_translating(syntax, owner, function)
+    if is_mapped(function):
+        return read_mapped(syntax, owner, function)
     reading = open_loop(owner, function)
     if delegates(function):
         return read_delegating(syntax, owner, reading)

@@ -93,9 +93,27 @@ def open_loop(owner: ClassRef, function: ast.FunctionDef) -> LoopReading:
         raise UnreadableError("the loop is not over names and weights", module.source(statement))
     name, weight = (dotted_name(element) or "" for element in statement.target.elts)
     rest = function.body[function.body.index(statement) + 1 :]
-    if rest:
+    if any(not _only_reads(owner, node) for node in rest):
         raise UnreadableError("goes on after the loop", module.source(rest[0]))
     return LoopReading(module, name, weight, tables, parameters, statement.body)
+
+
+def _only_reads(owner: ClassRef, node: ast.stmt) -> bool:
+    """`return names`, or `self.method()` of a method that fills no parameter: it copies nothing, and names none."""
+    if isinstance(node, ast.Return):
+        return isinstance(node.value, ast.Name)
+    call = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    name = (dotted_name(call.func) if call is not None else None) or ""
+    method = owner.method(name.removeprefix("self.")) if name.startswith("self.") else None
+    if method is None:
+        return False
+    for inner in ast.walk(method):
+        if isinstance(inner, ast.Attribute):
+            if inner.attr == "data" or inner.attr.endswith("_") or "weight_loader" in inner.attr:
+                return False
+            if isinstance(inner.ctx, ast.Store) and inner.attr in ("weight", "bias"):
+                return False
+    return True
 
 
 def words_in_name(name: str, test: ast.expr) -> list[str] | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from eagle3lab.engines.facts import (
     Acceptance,
     Capture,
     ConstructionRule,
     DrafterClass,
+    DrafterKind,
+    DrafterRules,
     EngineFacts,
     FromTarget,
     NameRules,
@@ -22,7 +24,6 @@ from eagle3lab.engines.facts import (
 )
 from eagle3lab.errors import InputError
 
-DrafterKind = Literal["EAGLE-3", "EAGLE-1", "other"]
 LoaderOrigin = Literal["own", "inherited"]
 
 
@@ -94,6 +95,7 @@ class Target:
         default_layers: Capture points without ids, as expressions in n; None if it delegates.
         shifts: What explicit ids become, the first condition that holds; empty if it delegates or takes none.
         source: Where the method begins.
+        holds: The class that the constructor puts into that attribute; None where it does not name one.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Target:
     default_layers: tuple[str, ...] | None
     shifts: tuple[Shift, ...]
     source: Source
+    holds: str | None = None
 
     @property
     def rule(self) -> str:
@@ -133,6 +136,21 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """What is raised where a target cannot capture.
+
+    Attributes:
+        exception: Its type.
+        message: Its text, with `{class}` for the class.
+        source: Where.
+    """
+
+    exception: str
+    message: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
 class CaptureWiring:
     """Which ids reach the target, and when.
 
@@ -142,12 +160,17 @@ class CaptureWiring:
         graphs: "config ids" if CUDA graphs are captured with what the config says, "default layers" if the
             method is called without ids just before.
         graphs_source: The call before graphs are captured, or the call that sets the ids.
+        missing: What is raised where the target's class has no such method; None where nothing is said, and
+            Python raises its AttributeError.
+        fc_if_wider: The lines in drafter classes that run fc only where the states are not as wide as the embeddings.
     """
 
     ids: tuple[Reading, ...]
     use_aux_hidden_state: Reading | None
     graphs: Literal["config ids", "default layers"]
     graphs_source: Source
+    missing: Missing | None = None
+    fc_if_wider: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +232,12 @@ class ReleaseFacts:
         metrics: Names of the metrics about speculation.
         meta_info: Fields about speculation in a request's `meta_info`.
         unknown: What could not be read.
+        others: The other EAGLE-3 and EAGLE-1 classes that could be read.
+        undescribed: Those that could not, with the reason.
+        server_info: Paths that tell about a running server, and the fields about speculation in its answer.
     """
+
+    kind: ClassVar[str] = "sglang"
 
     release: str | None
     drafter: DrafterClass | None
@@ -234,6 +262,13 @@ class ReleaseFacts:
     metrics: tuple[str, ...]
     meta_info: tuple[str, ...]
     unknown: tuple[Unknown, ...]
+    others: tuple[DrafterRules, ...] = ()
+    undescribed: Mapping[str, str] = field(default_factory=dict)
+    server_info: tuple[str, ...] = ()
+
+    def further_topics(self) -> dict[str, dict[str, str]]:
+        """What there is to say of this engine only, for people: topic to item to what is said of it."""
+        return {}
 
     def engine_facts(self, label: str | None = None) -> EngineFacts:
         """The facts a load is simulated from.
@@ -281,4 +316,6 @@ class ReleaseFacts:
             acceptance=self.acceptance,
             config_checked=bool(self.config_checked),
             config_source=self.config_source,
+            others=self.others,
+            undescribed=self.undescribed,
         )

@@ -11,13 +11,15 @@ from pathlib import Path
 from eagle3lab.engines.extract.capture import find_targets, llama_capture, read_wiring
 from eagle3lab.engines.extract.discover import eagle3_class, find_drafters
 from eagle3lab.engines.extract.drafter import Built, build_drafter, transformers_pin
+from eagle3lab.engines.extract.from_target import from_target
 from eagle3lab.engines.extract.loader import read_loader
 from eagle3lab.engines.extract.loop import UnreadableError
 from eagle3lab.engines.extract.model import ReleaseFacts, Unknown
-from eagle3lab.engines.extract.reporting import read_algorithms, read_log, read_metrics
+from eagle3lab.engines.extract.others import read_others, switches_asked_for
+from eagle3lab.engines.extract.reporting import read_algorithms, read_log, read_metrics, read_server_info
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name
 from eagle3lab.engines.extract.tree import open_tree
-from eagle3lab.engines.facts import FromTarget, NameRules, Source, Switch, VocabularyPadding
+from eagle3lab.engines.facts import FromTarget, NameRules, Source, VocabularyPadding
 from eagle3lab.errors import InputError
 
 _NOTHING = Built((), {}, {}, ())
@@ -27,7 +29,7 @@ _KINDS = {"MergedColumnParallelLinear": "merged column", "RowParallelLinear": "r
 
 def read_tree(path: Path) -> ReleaseFacts:
     """See `eagle3lab.engines.extract.extract`."""
-    with _without_collection():
+    with without_collection():
         try:
             return _read(path)
         except RecursionError:
@@ -35,7 +37,7 @@ def read_tree(path: Path) -> ReleaseFacts:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """A syntax tree is millions of small objects, and looking for garbage among them takes most of the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -59,7 +61,7 @@ def _read(path: Path) -> ReleaseFacts:
         unknown.append(Unknown("drafter", "no class for EAGLE-3 drafters with a Llama layer", "models/"))
     cls = None if found is None else found[0]
     names, built = _rules(syntax, cls, unknown), _built(syntax, cls, unknown)
-    switches = {**_asked_for(names), **built.switches}
+    switches = {**switches_asked_for(names), **built.switches}
     targets, more = find_targets(syntax)
     wiring, wiring_unknown = read_wiring(syntax)
     log, acceptance, log_unknown = read_log(syntax)
@@ -77,6 +79,7 @@ def _read(path: Path) -> ReleaseFacts:
         reason = "the required transformers is not stated; its config classes are taken not to check values"
         unknown.append(Unknown("config_checked", reason, "pyproject.toml"))
     metrics, meta_info = read_metrics(syntax)
+    others, undescribed = read_others(syntax, drafters, cls)
     unknown += [
         Unknown("files", reason, file) for file, reason in sorted({**tree.skipped, **syntax.broken}.items())
     ]
@@ -104,6 +107,9 @@ def _read(path: Path) -> ReleaseFacts:
         metrics=metrics,
         meta_info=meta_info,
         unknown=tuple(unknown),
+        others=others,
+        undescribed=undescribed,
+        server_info=read_server_info(syntax),
     )
 
 
@@ -116,16 +122,6 @@ def _rules(syntax: Syntax, cls: ClassRef | None, unknown: list[Unknown]) -> Name
     except UnreadableError as error:
         unknown.append(Unknown("names", error.reason, str(error.source)))
         return None
-
-
-def _asked_for(names: NameRules | None) -> dict[str, Switch]:
-    """The switches that name rules depend on: whether the embeddings are tied."""
-    special = names.special if names else ()
-    return {
-        one.when: Switch(one.when, one.source, ("tie_word_embeddings",), (), ())
-        for one in special
-        if one.when
-    }
 
 
 def _built(syntax: Syntax, cls: ClassRef | None, unknown: list[Unknown]) -> Built:
@@ -184,28 +180,11 @@ def _calls(cls: ClassRef, name: str) -> bool:
 
 
 def _from_target(syntax: Syntax, cls: ClassRef | None, unknown: list[Unknown]) -> tuple[FromTarget, ...]:
-    """What the target supplies: its embedding always but where widths differ, its head where asked for."""
-    found = syntax.method(cls, "set_embed") if cls else None
-    if cls is None or found is None:
+    if cls is None:
         unknown.append(Unknown("from_target", "the class takes no embedding from the target", "models/"))
         return ()
-    owner, function = found
-    differs = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Compare)
-        and isinstance(node.ops[0], ast.NotEq)
-        and (dotted_name(node.left) or "").startswith("self.config.")
-    ]
-    if len(differs) != 1:
-        unknown.append(
-            Unknown("from_target", "when the embedding is taken is not understood", str(owner.source))
-        )
+    try:
+        return from_target(syntax, cls)
+    except UnreadableError as error:
+        unknown.append(Unknown("from_target", error.reason, str(error.source)))
         return ()
-    sides = (differs[0].left, differs[0].comparators[0])
-    keys = tuple((dotted_name(side) or "").removeprefix("self.config.") for side in sides)
-    supplied = [FromTarget("model.embed_tokens.weight", keys, None, owner.module.line(differs[0].lineno))]
-    head = cls.module.matching("self.load_lm_head_from_target = True")
-    if head is not None:
-        supplied.append(FromTarget("lm_head.weight", (), "draft_vocab_size", head))
-    return tuple(supplied)

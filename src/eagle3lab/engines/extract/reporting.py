@@ -212,6 +212,16 @@ def read_metrics(syntax: Syntax) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(sorted(metrics)), tuple(sorted(fields))
 
 
+def read_server_info(syntax: Syntax) -> tuple[str, ...]:
+    """Paths that tell about a running server, and the fields about speculation in its answer, both sorted."""
+    text = syntax.tree.text("entrypoints/http_server.py") or ""
+    paths = set(re.findall(r'@app\.\w+\(\s*"(/(?:get_)?server_info)"', text))
+    fields: set[str] = set()
+    for file in syntax.tree.holding("spec_accept", "managers/"):
+        fields |= set(re.findall(r'\b(?:ret|state)\["(\w*spec_\w+)"\] =', syntax.tree.text(file) or ""))
+    return (*sorted(paths), *sorted(fields))
+
+
 def read_algorithms(syntax: Syntax) -> tuple[Algorithms | None, list[Unknown]]:
     """What `--speculative-algorithm` accepts."""
     module = syntax.module("speculative/spec_info.py")

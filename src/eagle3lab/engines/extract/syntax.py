@@ -82,6 +82,17 @@ class Module:
         return {node.name: node for node in top_level(self.tree) if isinstance(node, ast.FunctionDef)}
 
     @cached_property
+    def constants(self) -> dict[str, ast.expr]:
+        """What the file's top-level names are given by name; the last one wins."""
+        return {
+            target.id: node.value
+            for node in top_level(self.tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+
+    @cached_property
     def imported(self) -> dict[str, tuple[str, str]]:
         """Local name to (file, name there) for what is imported from other files of the engine."""
         names: dict[str, tuple[str, str]] = {}
@@ -133,6 +144,21 @@ class Syntax:
             if name not in here.imported:
                 return None
             file, name = here.imported[name]
+            here = self.module(f"{file}.py") or self.module(f"{file}/__init__.py")
+        return None
+
+    def function(self, module: Module, name: str) -> tuple[Module, ast.FunctionDef] | None:
+        """The function that `name` means in `module`, followed through imports inside the engine."""
+        seen: set[str] = set()
+        here: Module | None = module
+        while here is not None and here.file not in seen:
+            seen.add(here.file)
+            if name in here.functions:
+                return here, here.functions[name]
+            if name not in here.imported and "*" not in here.imported:
+                return None
+            file, there = here.imported.get(name) or here.imported["*"]
+            name = name if there == "*" else there
             here = self.module(f"{file}.py") or self.module(f"{file}/__init__.py")
         return None
 

@@ -44,6 +44,14 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
+class Stated:
+    """The value at the first of these paths that is not null; `counted` is the length of what is there."""
+
+    paths: tuple[str, ...]
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LayerIndex:
     """The number of the layer that is being built."""
 
@@ -78,6 +86,7 @@ class Leaf:
     later_columns: tuple[str | int | Size, ...]
     source: Source
     when: Switch | None = None
+    first_layer: bool = True
 
 
 @dataclass(slots=True)
@@ -104,6 +113,7 @@ Value = (
     | Factors
     | Size
     | Keys
+    | Stated
     | LayerIndex
     | IsFirstLayer
     | ByLayer
@@ -124,4 +134,8 @@ def factors(value: Value) -> tuple[str | int | Size, ...] | None:
         return (value,)
     if isinstance(value, Literal) and isinstance(value.value, int) and not isinstance(value.value, bool):
         return (value.value,)
+    if isinstance(value, Keys) and len(value.keys) > 1:
+        *first, last = value.keys
+        present, others = (first[0], ()) if value.present else (None, tuple(first))
+        return (Size(value.keys[0], value.source, {}, present, others, last, None),)
     return (value.path,) if isinstance(value, Config) and value.path else None

@@ -5,41 +5,29 @@ Sizes count elements; n is the number of the target's layers, D the number of dr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal
 
-ParameterKind = Literal["vocabulary", "replicated", "qkv", "merged column", "row parallel"]
+from eagle3lab.engines.facts.names import NameRules
+from eagle3lab.engines.facts.source import Source
+from eagle3lab.engines.facts.vllm import ConfigTranslation
 
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The line of the release that a fact was read from.
-
-    Attributes:
-        file: Relative to the engine's source root (`sglang/srt` for SGLang).
-        line: 1-based.
-        text: The line without surrounding blanks.
-    """
-
-    file: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        """`file:line`."""
-        return f"{self.file}:{self.line}"
+ParameterKind = Literal[
+    "vocabulary", "replicated", "replicated linear", "qkv", "merged column", "column parallel", "row parallel"
+]
+DrafterKind = Literal["EAGLE-3", "EAGLE-1", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterClass:
-    """The class that serves EAGLE-3 drafters.
+    """A class that serves drafters.
 
     Attributes:
         name: The class.
         module: Where it is defined.
         architectures: Names in a config's `architectures` that lead to it.
-        other_architectures: EAGLE-3 names that lead to another class of this release, not described here.
+        other_architectures: EAGLE-3 names that lead to another class of this release.
         source: Where the class is registered.
     """
 
@@ -51,93 +39,13 @@ class DrafterClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
-    """Every occurrence of `old` in a tensor's name becomes `new`."""
-
-    old: str
-    new: str
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class Special:
-    """A tensor whose name contains `contains` is no weight.
-
-    Attributes:
-        contains: The substring.
-        effect: "hot_token_id": it becomes the map from draft to target ids, tensor + arange(rows);
-            "skipped": it is ignored.
-        source: Where.
-        when: The switch that must be on for the rule to hold; None for always.
-    """
-
-    contains: str
-    effect: Literal["hot_token_id", "skipped"]
-    source: Source
-    when: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stacked:
-    """A tensor whose name contains `part` is shard `shard` of the parameter with `fused` in its place."""
-
-    part: str
-    fused: str
-    shard: str | int
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """Every name gets `text` in front, but not those that contain `unless`."""
-
-    text: str
-    unless: str
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class NameRules:
-    """What `load_weights` does with a tensor's name, in the order of the first attributes.
-
-    Attributes:
-        renames: Applied first, all of them, one after the other.
-        special: The first that matches ends the matter.
-        stacked: The first that matches decides the shard.
-        prefixes: Put before the name, in this order, until a parameter of that name exists.
-        unmatched: What happens to a name that reaches no parameter.
-        source: Where parameters are looked up.
-        own_prefix: Put before names ahead of everything but the special ones; None for nothing.
-        unmatched_shard: Type of the exception where a shard's fused parameter does not exist; None where shards
-            are treated like other names.
-        optional: Ends of names that are dropped without a message where they reach no parameter.
-        unfollowed: Names that contain one of these are rewritten in a way that is not described here.
-    """
-
-    renames: tuple[Rename, ...]
-    special: tuple[Special, ...]
-    stacked: tuple[Stacked, ...]
-    prefixes: tuple[str, ...]
-    unmatched: str
-    source: Source
-    own_prefix: Prefix | None = None
-    unmatched_shard: str | None = None
-    optional: tuple[str, ...] = ()
-    unfollowed: tuple[str, ...] = ()
-
-    @property
-    def warns(self) -> bool:
-        """Whether a name that reaches no parameter is mentioned in a warning."""
-        return "warning" in self.unmatched
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
     """How a size is found in the config.
 
-    Tried in this order: `model_types` (a key for this model_type), `present` (a key that counts even when it
-    is null), `first` (keys that count when neither null nor empty; `len(key)` is the length of a list),
-    `fallback` (another key), `default` (a number).
+    Tried in this order: `terms` (the size is their sum), `divided` (the quotient of two keys), `model_types` (a key
+    for this model_type), `present` (a key that counts even when it is null), `stated` (keys that count when they are
+    not null), `first` (keys that count when neither null nor empty; `len(key)` is the length of a list), `fallback`
+    (another key), `default` (a number).
     """
 
     name: str
@@ -147,17 +55,25 @@ class Size:
     first: tuple[str, ...]
     fallback: str | None
     default: int | None
+    stated: tuple[str, ...] = ()
+    terms: tuple[str | int, ...] = ()
+    divided: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A yes or no found in the config: `any` or `none` of some keys true, or the first `present` key true."""
+    """A yes or no found in the config.
+
+    It is on where two sizes differ (`differs`); where the first `present` key that is stated is true; where none of
+    `none` is true; where any of `any` is true. The first of these that there is anything in decides.
+    """
 
     name: str
     source: Source
     any: tuple[str, ...]
     none: tuple[str, ...]
     present: tuple[str, ...]
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +89,7 @@ class Parameter:
         later_columns: The same for layers after the first where they differ.
         when: The switch that must be on for the parameter to exist.
         source: Where it is made.
+        first_layer: Whether the first layer has it, too.
     """
 
     name: str
@@ -182,6 +99,7 @@ class Parameter:
     later_columns: tuple[str | int, ...]
     when: str | None
     source: Source
+    first_layer: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,19 +142,25 @@ class VocabularyPadding:
 
 @dataclass(frozen=True, slots=True)
 class FromTarget:
-    """A parameter that the target's own replaces after loading, under the algorithm EAGLE3.
+    """A parameter that the target's own replaces after loading, under the class's own algorithm.
 
     Attributes:
         parameter: The drafter's parameter.
         unless_differs: Two sizes; the parameter stays the drafter's where they differ.
         when_null: The config key that must be null for the replacement.
         source: Where.
+        algorithm: Under which algorithm.
+        absent_too: Whether an absent key counts like null.
+        unless_shipped: It happens unless a name in the checkpoint contains this; None where names do not matter.
     """
 
     parameter: str
     unless_differs: tuple[str, ...]
     when_null: str | None
     source: Source
+    algorithm: Literal["EAGLE3", "EAGLE"] = "EAGLE3"
+    absent_too: bool = False
+    unless_shipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +201,35 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterRules:
+    """One drafter class of a release: how it is built and what it loads.
+
+    Attributes:
+        kind: "EAGLE-3", or "EAGLE-1" for a head over one hidden state.
+        drafter: The class.
+        names: What happens to tensor names.
+        sizes: Sizes the class computes from its config, by name.
+        switches: Yes-or-no decisions it takes from its config, by name.
+        parameters: Its parameters, in the order of `named_parameters()`.
+        construction: What stops it from being built, in the order it is met.
+        from_target: What the target supplies.
+        unfollowed_keys: Config keys whose effect on the class is not described here.
+    """
+
+    kind: DrafterKind
+    drafter: DrafterClass
+    names: NameRules
+    sizes: Mapping[str, Size]
+    switches: Mapping[str, Switch]
+    parameters: tuple[Parameter, ...]
+    construction: tuple[ConstructionRule, ...]
+    from_target: tuple[FromTarget, ...]
+    unfollowed_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """One engine release.
+    """One engine release, with the rules of one of its drafter classes.
 
     Attributes:
         kind: The engine: "sglang".
@@ -300,6 +251,12 @@ class EngineFacts:
         config_source: Where.
         notes: What a reader of any result should know: that another release stands in, or where the facts come
             from if not from the release itself.
+        others: The release's other drafter classes that are described.
+        undescribed: Its drafter classes that are not, with the reason.
+        drafter_kind: Which kind of head the class is for.
+        unfollowed_keys: Config keys whose effect on the class is not described here.
+        speculators: How it reads a config in the format of the speculators library; None where it cannot.
+        root: The source tree or wheel that the facts were read from; None for those of a release.
     """
 
     kind: str
@@ -319,6 +276,44 @@ class EngineFacts:
     config_checked: bool = True
     config_source: Source | None = None
     notes: tuple[str, ...] = ()
+    others: tuple[DrafterRules, ...] = ()
+    undescribed: Mapping[str, str] = field(default_factory=dict)
+    drafter_kind: DrafterKind = "EAGLE-3"
+    unfollowed_keys: tuple[str, ...] = ()
+    speculators: ConfigTranslation | None = None
+    root: str | None = None
+
+    @property
+    def joins_halves(self) -> bool:
+        """Whether the class joins two tensors into one parameter, as that for low-rank attention does."""
+        return bool(getattr(self.names, "joined", ()))
+
+    def serving(self, architectures: Iterable[str]) -> EngineFacts:
+        """The same release with the class that a config with these `architectures` is loaded by.
+
+        The first name that is one of the release's drafter classes decides, as it does in the release's registry.
+        Without one, the facts stay those of the class they are about.
+        """
+        for name in architectures:
+            if name in self.drafter.architectures:
+                return self
+            for rules in self.others:
+                if name in rules.drafter.architectures:
+                    return replace(
+                        self,
+                        drafter=rules.drafter,
+                        names=rules.names,
+                        sizes=rules.sizes,
+                        switches=rules.switches,
+                        parameters=rules.parameters,
+                        construction=rules.construction,
+                        from_target=rules.from_target,
+                        drafter_kind=rules.kind,
+                        unfollowed_keys=rules.unfollowed_keys,
+                    )
+            if name in self.undescribed:
+                return self
+        return self
 
     @property
     def spec(self) -> str:

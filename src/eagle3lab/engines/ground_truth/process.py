@@ -23,7 +23,10 @@ from eagle3lab.errors import Eagle3labError, InputError
 
 START_TIMEOUT_S = 300.0
 REQUEST_TIMEOUT_S = 600.0
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKERS = {
+    "sglang": Path(__file__).with_name("worker.py"),
+    "vllm": Path(__file__).with_name("vllm_worker.py"),
+}
 _TAIL = 4000
 
 
@@ -36,24 +39,27 @@ class EngineProcess:
 
     Args:
         engine: The release.
+        worker: The script that it runs; the one that loads checkpoints by default.
 
     Raises:
         InputError: The release or torch is not on this machine.
         EngineProcessError: It does not start.
     """
 
-    def __init__(self, engine: EngineFacts) -> None:
-        if find_spec("torch") is None:
+    def __init__(self, engine: EngineFacts, worker: Path | None = None) -> None:
+        if engine.kind == "sglang" and find_spec("torch") is None:
             raise InputError(
                 "torch is not installed, so the engine's own loader cannot be run",
                 advice="Run `make setup` in the project.",
             )
         self._engine = engine
-        self._folder = find_installation(engine).folder
+        installation = find_installation(engine)
+        self._folder = installation.folder
+        worker = worker or _WORKERS[engine.kind]
         self._lock = threading.Lock()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER)],
+            [str(installation.python or sys.executable), str(worker)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -62,7 +68,13 @@ class EngineProcess:
         )
         self._buffer = b""
         ready = self._read_line(START_TIMEOUT_S)
-        if ready.get("ready") != engine.release:
+        if engine.root is not None:
+            # A checkout need not know its number; that it is the one asked for shows in where it lies.
+            # Its files may be links, as some installers make them.
+            if self._folder != Path(str(ready.get("file"))).parent.resolve().parent:
+                self.close()
+                raise EngineProcessError(f"{engine.root} was asked for, but {ready.get('file')} was imported")
+        elif ready.get("ready") != engine.release:
             self.close()
             raise EngineProcessError(f"{engine.spec} was asked for, but {ready.get('ready')} was imported")
 
@@ -109,6 +121,8 @@ class EngineProcess:
             "SGLANG_USE_MESSAGE_QUEUE_BROADCASTER": "false",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUNBUFFERED": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
         }
         # With it set, the release takes its CPU engine's paths through the weight loaders, not a GPU's.
         environment.pop("SGLANG_USE_CPU_ENGINE", None)
@@ -144,14 +158,15 @@ class EngineProcess:
         )
 
 
-_PROCESSES: dict[str, EngineProcess] = {}
+_PROCESSES: dict[tuple[str, str | None, Path | None], EngineProcess] = {}
 
 
-def engine_process(engine: EngineFacts) -> EngineProcess:
-    """The process of this release, started at the first call."""
-    process = _PROCESSES.get(engine.spec)
+def engine_process(engine: EngineFacts, worker: Path | None = None) -> EngineProcess:
+    """The process of this release that runs `worker`, started at the first call."""
+    key = (engine.spec, engine.root, worker)
+    process = _PROCESSES.get(key)
     if process is None or not process.alive:
-        process = _PROCESSES[engine.spec] = EngineProcess(engine)
+        process = _PROCESSES[key] = EngineProcess(engine, worker)
     return process
 
 

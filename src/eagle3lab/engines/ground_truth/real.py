@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3lab.engines.facts import EngineFacts
 from eagle3lab.engines.ground_truth.process import engine_process
-from eagle3lab.engines.loading.names import route
+from eagle3lab.engines.ground_truth.real_vllm import real_vllm
+from eagle3lab.engines.loading.names import partners, route
 from eagle3lab.engines.loading.plan import (
     ConstructionError,
     LoadPlan,
@@ -48,8 +49,16 @@ def real(
     tp_rank: int = 0,
 ) -> LoadPlan:
     """The same from a config and tensor headers, in the order they are offered."""
-    check_request(config, engine, tp_size, tp_rank)
+    if engine.kind == "vllm":
+        return real_vllm(config, tensors, engine, tp_size, tp_rank)
+    engine = check_request(config, engine, tp_size, tp_rank)
     offered = list(tensors)
+    asked: list[dict[str, Any]] = [
+        {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in offered
+    ]
+    # A tensor that completes a pair is offered together with the one before it, in the order they are stacked.
+    for second, first in partners([route(t.name, engine.names, ()) for t in offered]).items():
+        asked[second]["with"] = first
     reply = engine_process(engine).ask(
         {
             "tp_size": tp_size,
@@ -58,7 +67,7 @@ def real(
             "class": engine.drafter.name,
             "config": engine_config(config, engine),
             "config_checked": engine.config_checked,
-            "tensors": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in offered],
+            "tensors": asked,
         }
     )
     settings = Settings(engine_config(config, engine), engine)
@@ -66,9 +75,10 @@ def real(
     answers = [] if error else reply["tensors"]
     parameters = {entry["name"] for entry in reply.get("parameters", ())}
     plans = [
-        _tensor_plan(tensor.name, answer, engine, parameters)
+        _tensor_plan(tensor.name, answer, settings, parameters)
         for tensor, answer in zip(offered, answers, strict=False)
     ]
+    _share_pairs(plans, answers, asked, offered)
     reason = "the drafter could not be built" if error else "loading had stopped"
     unreached = [TensorPlan(t.name, "not reached", None, (), reason) for t in offered[len(plans) :]]
     return LoadPlan(
@@ -86,10 +96,44 @@ def real(
     )
 
 
-def _tensor_plan(name: str, answer: dict[str, Any], engine: EngineFacts, parameters: set[str]) -> TensorPlan:
+def _share_pairs(
+    plans: list[TensorPlan],
+    answers: list[dict[str, Any]],
+    asked: list[dict[str, Any]],
+    offered: list[TensorInfo],
+) -> None:
+    """Give each of two tensors that were loaded as one its own part of what was seen.
+
+    The worker finds rows of the two one below the other, the one that came first above.
+    """
+    for second, (answer, entry) in enumerate(zip(answers, asked, strict=False)):
+        if "with" not in entry or answer["outcome"] != "loaded":
+            continue
+        first = int(entry["with"])
+        (reached,) = answer["reached"]
+        rows = offered[first].shape[0]
+        for index, start, stop in ((first, 0, rows), (second, rows, rows + offered[second].shape[0])):
+            parts = tuple(
+                part for part in (_within(one, start, stop) for one in reached["slices"]) if part is not None
+            )
+            reason = "its values were found in the parameter, beside its partner's"
+            plans[index] = TensorPlan(offered[index].name, "loaded", reached["parameter"], parts, reason)
+
+
+def _within(part: dict[str, Any], start: int, stop: int) -> Slice | None:
+    """What of a stretch comes from rows `start` to `stop` of two tensors, counted in its own."""
+    low, high = max(part["tensor_rows"][0], start), min(part["tensor_rows"][1], stop)
+    if low >= high:
+        return None
+    shift = part["parameter_rows"][0] - part["tensor_rows"][0]
+    return Slice((low + shift, high + shift), (low - start, high - start))
+
+
+def _tensor_plan(name: str, answer: dict[str, Any], settings: Settings, parameters: set[str]) -> TensorPlan:
     # A tensor skipped by its name and one dropped look the same from outside; so does the parameter that a
     # refused tensor was meant for. The release's name rules tell them apart.
-    way = route(name, engine.names, parameters)
+    on = {switch for switch in settings.engine.switches if settings.switch(switch)}
+    way = route(name, settings.engine.names, parameters, on)
     if answer["outcome"] == "rejected":
         reason = ": ".join(filter(None, (answer["exception"], answer["message"])))
         parameter = HOT_TOKEN_ID if way.special else way.parameter
@@ -100,7 +144,7 @@ def _tensor_plan(name: str, answer: dict[str, Any], engine: EngineFacts, paramet
     if answer["outcome"] == "nothing":
         if way.special is not None:
             return TensorPlan(name, "special", None, (), "nothing changed; skipped by its name")
-        return TensorPlan(name, "dropped", None, (), "nothing changed, nothing was said")
+        return TensorPlan(name, "dropped", None, (), "nothing changed")
     (reached,) = answer["reached"]
     slices = tuple(
         Slice(**{key: (value[0], value[1]) for key, value in part.items()}) for part in reached["slices"]

@@ -59,7 +59,7 @@ def stand_in_for_missing_packages() -> None:
     import_utils.is_torchvision_available()
     for package, parts in (
         ("torchvision", ("io", "transforms", "transforms.functional")),
-        ("vllm", ("_custom_ops",)),
+        ("vllm", ("_custom_ops", *_parts_of("model_executor.layers.layernorm"))),
     ):
         if importlib.util.find_spec(package) is None:
             for name in (package, *(f"{package}.{part}" for part in parts)):
@@ -67,6 +67,24 @@ def stand_in_for_missing_packages() -> None:
                 module.__path__ = []
                 module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
                 sys.modules[name] = module
+
+
+def _parts_of(name: str) -> list[str]:
+    """`a.b.c` as `a`, `a.b`, `a.b.c`."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def let_models_be_registered_again() -> None:
+    """Releases register config classes of models that the transformers of this environment has come to know itself."""
+    from transformers import AutoConfig
+
+    register = AutoConfig.register
+
+    def register_anyway(model_type: str, config: Any, exist_ok: bool = False) -> None:
+        register(model_type, config, exist_ok=True)
+
+    AutoConfig.register = register_anyway
 
 
 def initialise_layout(tp_size: int, tp_rank: int) -> None:
@@ -85,13 +103,15 @@ def initialise_layout(tp_size: int, tp_rank: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=tp_rank, world_size=tp_size)
     world = {"world_size": tp_size, "rank": tp_rank, "local_rank": 0, "backend": "fake"}
     try:
-        from sglang.srt import runtime_context
+        from sglang.srt.runtime_context import SpawnRanks
     except ImportError:
         initialise_by_arguments(world, tp_size)
         return
+    from sglang.srt import runtime_context
+
     # Newer releases publish their arguments, and the groups are built at the published sizes.
     arguments = runtime_context.get_context().override_server_args(tp_size=tp_size, device="cpu").install()
-    ranks = runtime_context.SpawnRanks(world_rank=tp_rank)
+    ranks = SpawnRanks(world_rank=tp_rank)
     runtime_context.publish(arguments, role="scheduler", ranks=ranks)
     parallel_state.init_distributed_environment(**world)
     parallel_state.initialize_model_parallel(backend="fake")
@@ -104,12 +124,13 @@ def initialise_by_arguments(world: dict[str, Any], tp_size: int) -> None:
     from sglang.srt.layers.dp_attention import initialize_dp_attention
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-    arguments = ServerArgs(model_path="dummy", device="cpu")
+    arguments = ServerArgs(model_path="dummy", device="cpu", tp_size=tp_size)
     set_global_server_args_for_scheduler(arguments)
     parallel_state.init_distributed_environment(**world)
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp_size, backend="fake")
     # The model's width and dtype size communication buffers, which loading never allocates.
-    initialize_dp_attention(arguments, types.SimpleNamespace(hidden_size=1, dtype=torch.bfloat16))
+    model = types.SimpleNamespace(hidden_size=1, dtype=torch.bfloat16, hf_config=types.SimpleNamespace())
+    initialize_dp_attention(arguments, model)
 
 
 def read_config(config: dict[str, Any]) -> Any:
@@ -170,8 +191,14 @@ def probe(index: int, dtype: str, shape: list[int]) -> Any:
 
 def probes(request: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """What `load_weights` is given: names and probe values, made when they are asked for."""
-    for index, entry in enumerate(request["tensors"]):
-        yield entry["name"], probe(index, entry["dtype"], entry["shape"])
+    for index in range(len(request["tensors"])):
+        yield named_probe(request, index)
+
+
+def named_probe(request: dict[str, Any], index: int) -> tuple[str, Any]:
+    """Name and probe values of one tensor of the request."""
+    entry = request["tensors"][index]
+    return entry["name"], probe(index, entry["dtype"], entry["shape"])
 
 
 class Drafter:
@@ -200,14 +227,18 @@ class Drafter:
         masks = {name: ~data.isnan() for name, data in self.parameters.items()}
         return {name: mask for name, mask in masks.items() if bool(mask.any())}
 
-    def offer(self, name: str, tensor: Any) -> dict[str, Any]:
-        """Load one tensor into an erased drafter and report where it went."""
+    def offer(self, weights: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Load one tensor, or two that belong together, into an erased drafter and report where they went."""
+        import torch
+
         try:
-            self.model.load_weights([(name, tensor)])
+            self.model.load_weights(weights)
         except Exception as error:
             return {"outcome": "rejected", "exception": type(error).__name__, "message": str(error)}
+        tensors = [tensor for _, tensor in weights]
+        tensor = tensors[0] if len(tensors) == 1 else torch.cat([one.to(torch.float64) for one in tensors])
         masks = self.written()
-        token_map = self.model.hot_token_id
+        token_map = getattr(self.model, "hot_token_id", None)
         reached = [
             {"parameter": target, "slices": locate(self.parameters[target], mask, tensor)}
             for target, mask in masks.items()
@@ -303,8 +334,9 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         return {"construction_error": {"type": type(error).__name__, "message": str(error)}}
     offers: list[dict[str, Any]] = []
-    for name, tensor in probes(request):
-        offers.append(drafter.offer(name, tensor))
+    for index, entry in enumerate(request["tensors"]):
+        together = [entry["with"], index] if "with" in entry else [index]
+        offers.append(drafter.offer([named_probe(request, one) for one in together]))
         if offers[-1]["outcome"] == "rejected":
             break
     drafter.erase(drafter.parameters)
@@ -357,6 +389,10 @@ def fork_layout(tp_size: int, tp_rank: int) -> tuple[Any, Any]:
         try:
             serve(os.fdopen(request_end), os.fdopen(reply_start, "w"), tp_size, tp_rank)
             code = 0
+        except Exception:
+            import traceback
+
+            traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
@@ -375,6 +411,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     stand_in_for_missing_packages()
+    let_models_be_registered_again()
     import sglang
     import sglang.srt.models.llama_eagle3
 
@@ -384,6 +421,9 @@ def main() -> None:
     for line in io.TextIOWrapper(os.fdopen(0, "rb"), encoding="utf-8"):
         request = json.loads(line)
         layout = (request["tp_size"], request["tp_rank"])
+        if layout not in children:
+            with contextlib.suppress(Exception):  # the child says what is wrong with it
+                importlib.import_module(request["module"])
         if layout not in children:
             children[layout] = fork_layout(*layout)
         to_child, from_child = children[layout]

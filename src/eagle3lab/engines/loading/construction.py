@@ -50,6 +50,35 @@ def _multiple_of_heads(settings: Settings, rule: ConstructionRule, tp_size: int)
     )
 
 
+def _architecture(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
+    engine = settings.engine
+    known = {*engine.drafter.architectures, *engine.undescribed}
+    known |= {name for rules in engine.others for name in rules.drafter.architectures}
+    stated = settings.get("architectures")
+    return _broken(any(name in known for name in stated or ()), architectures=stated)
+
+
+def _grouped_heads(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
+    """Heads on a rank share its key-value heads evenly."""
+    heads = settings.size("num_attention_heads") // tp_size
+    shared = max(1, settings.size("num_key_value_heads") // tp_size)
+    return _broken(heads % shared == 0, num_heads=heads, num_kv_heads=shared)
+
+
+def _translated_key(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
+    """A translated config is completed by no config class."""
+    assert rule.size is not None
+    return _broken(not settings.has("speculators_model_type") or settings.get(rule.size) is not None)
+
+
+def _layer_type(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
+    """Only a config that is translated asks for the type of its layer."""
+    if settings.engine.speculators is None or not settings.has("speculators_model_type"):
+        return None
+    model_type = settings.get("model_type") or settings.engine.speculators.default_type
+    return _broken(model_type in rule.allowed, model_type=model_type)
+
+
 def _one_layer(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
     return _broken(settings.size("num_hidden_layers") == 1)
 
@@ -66,7 +95,8 @@ def _target_hidden_size(settings: Settings, rule: ConstructionRule, tp_size: int
 
 
 def _heads(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
-    return _broken(settings.size("num_attention_heads") % tp_size == 0)
+    heads = settings.size("num_attention_heads")
+    return _broken(heads % tp_size == 0, num_attention_heads=heads, tp_size=tp_size)
 
 
 def _key_value_heads(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
@@ -77,6 +107,26 @@ def _key_value_heads(settings: Settings, rule: ConstructionRule, tp_size: int) -
 def _divisible(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
     assert rule.size is not None
     return _broken(settings.size(rule.size) % tp_size == 0)
+
+
+def _stated(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
+    assert rule.size is not None
+    name = settings.config_class.get("class", "PretrainedConfig")
+    # A class that is not written down may supply the key.
+    holds = settings.has(rule.size) or rule.size in settings.config_class or not settings.config_class
+    return _broken(holds, config_class=name, key=rule.size)
+
+
+def _not_null(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
+    assert rule.size is not None
+    stated = settings.get(rule.size) if settings.has(rule.size) else settings.key(rule.size)
+    return _broken(stated is not None)
+
+
+def _rows_divisible(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
+    assert rule.size is not None
+    rows = settings.size(rule.size)
+    return _broken(rows % tp_size == 0, numerator=rows, denominator=tp_size)
 
 
 def _activation(settings: Settings, rule: ConstructionRule, tp_size: int) -> Broken:
@@ -96,12 +146,19 @@ def _draft_vocabulary_set(settings: Settings, rule: ConstructionRule, tp_size: i
 _RULES: dict[str, Callable[[Settings, ConstructionRule, int], Broken]] = {
     "model_type stated": _model_type,
     "hidden size multiple of heads": _multiple_of_heads,
+    "layer type served": _layer_type,
+    "translated key stated": _translated_key,
+    "architecture registered": _architecture,
+    "heads multiple of key-value heads": _grouped_heads,
     "one layer": _one_layer,
     "vocabulary divisible": _vocabulary,
     "target_hidden_size not null": _target_hidden_size,
     "heads divisible": _heads,
     "key-value heads divide": _key_value_heads,
     "size divisible": _divisible,
+    "rows divisible": _rows_divisible,
+    "key stated": _stated,
+    "key not null": _not_null,
     "activation": _activation,
     "draft_vocab_size stated": _draft_vocabulary_stated,
     "draft_vocab_size not null": _draft_vocabulary_set,

@@ -35,7 +35,8 @@ class LocalParameter:
         name: The name in `named_parameters()`.
         kind: How it is split over ranks.
         shape: Of this rank's part.
-        shards: Its stretches by shard, for fused parameters, in the order they are stacked.
+        shards: Its stretches by shard, for fused parameters, in the order they are stacked; for "column parallel"
+            the one that is all of it.
         vocabulary: Rows the vocabulary has over all ranks, padding aside; 0 where there is none.
         start: First row (vocabulary) or column (row parallel) that belongs to this rank.
         rows_held: Rows of a vocabulary that this rank holds, padding aside.
@@ -83,7 +84,9 @@ def _by_layer(settings: Settings) -> list[tuple[Parameter, int]]:
             continue
         if family:
             layers = range(settings.size("num_hidden_layers"))
-            ordered += [(member, layer) for layer in layers for member in family]
+            ordered += [
+                (member, layer) for layer in layers for member in family if layer or member.first_layer
+            ]
             family = []
         if parameter is not None:
             ordered.append((parameter, 0))
@@ -109,6 +112,10 @@ def _local(
         size = rows // tp_size
         shards = tuple((part, Shard(part * size, size, tp_rank * size, rows)) for part in (0, 1))
         return LocalParameter(name, parameter.kind, (_rows_of(shards), *columns), shards)
+    if parameter.kind == "column parallel":
+        size = rows // tp_size
+        part = Shard(0, size, tp_rank * size, rows)
+        return LocalParameter(name, parameter.kind, (size, *columns), ((0, part),))
     if parameter.kind == "row parallel" and columns:
         width = columns[0] // tp_size
         return LocalParameter(name, parameter.kind, (rows, width), start=tp_rank * width)

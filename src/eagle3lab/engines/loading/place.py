@@ -8,9 +8,13 @@ Values and dtypes never matter: everything is copied with a cast.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from eagle3lab.engines.loading.layout import LocalParameter, Shard
 from eagle3lab.engines.loading.plan import Range, Slice
+
+if TYPE_CHECKING:
+    from eagle3lab.checkpoint import TensorInfo
 
 Shape = tuple[int, ...]
 
@@ -66,6 +70,12 @@ def place(
         return _placement(_shard(parameter, shard, shape, fills))
     if parameter.kind == "vocabulary":
         return _vocabulary(parameter, shape)
+    if parameter.kind == "column parallel":
+        (stretch,) = (shard for _, shard in parameter.shards)
+        return _placement(_column_parallel(parameter, stretch, shape))
+    if parameter.kind == "replicated linear":
+        _assert_equal(parameter.shape, shape or (1,))
+        return _placement(_whole(parameter))
     if parameter.kind == "row parallel":
         return _placement(_row_parallel(parameter, shape, fills))
     return _placement(_replicated(parameter, shape))
@@ -178,6 +188,13 @@ def _row_parallel(parameter: LocalParameter, shape: Shape, fills: bool) -> Slice
     )
 
 
+def _column_parallel(parameter: LocalParameter, stretch: Shard, shape: Shape) -> Slice:
+    """Every rank takes its own rows and all columns; rows beyond the last rank's are never looked at."""
+    cut = narrow(shape, stretch.start, stretch.size)
+    _assert_equal(parameter.shape, cut or (1,))
+    return _rows(0, stretch.size, stretch.start, stretch.size)
+
+
 def _assert_equal(wanted: Shape, found: Shape) -> None:
     if wanted != found:
         raise Rejection(
@@ -213,6 +230,38 @@ def _vocabulary(parameter: LocalParameter, shape: Shape) -> Placement:
             part.parameter_rows, part.tensor_rows, (0, width), (0, cut[-1]), zero_rows=part.zero_rows
         )
     return Placement((part,), written)
+
+
+def joined_shape(first: TensorInfo, second: TensorInfo) -> Shape:
+    """The shape of `torch.cat((first, second))`.
+
+    Raises:
+        Rejection: torch refuses.
+    """
+    one, other = first.shape, second.shape
+    for position, shape in enumerate((one, other)):
+        if not shape:
+            message = f"zero-dimensional tensor (at position {position}) cannot be concatenated"
+            raise Rejection("RuntimeError", message)
+    narrow_types = ("U16", "U32", "U64")
+    if first.dtype != second.dtype and any(
+        t.dtype.startswith("F8") or t.dtype in narrow_types for t in (first, second)
+    ):
+        raise Rejection("RuntimeError", f"Promotion for {first.dtype} and {second.dtype} is not supported")
+    # Of old, torch takes an empty vector for nothing at all.
+    if (0,) in (one, other):
+        return other if one == (0,) else one
+    if len(one) != len(other):
+        message = f"Tensors must have same number of dimensions: got {len(one)} and {len(other)}"
+        raise Rejection("RuntimeError", message)
+    for ours, theirs in zip(one[1:], other[1:], strict=True):
+        if ours != theirs:
+            message = (
+                "Sizes of tensors must match except in dimension 0. "
+                f"Expected size {ours} but got size {theirs} for tensor number 1 in the list."
+            )
+            raise Rejection("RuntimeError", message)
+    return (one[0] + other[0], *one[1:])
 
 
 def narrow(shape: Shape, start: int, length: int, dimension: int = 0) -> Shape:

@@ -52,6 +52,7 @@ class TensorPlan:
         slices: Which part reaches which part; empty where that cannot be told in ranges.
         reason: In plain words.
         exception: Type of the exception, for "rejected".
+        waits: Whether it was dropped although its name is right, because the tensor it is joined with never came.
     """
 
     name: str
@@ -60,6 +61,7 @@ class TensorPlan:
     slices: tuple[Slice, ...]
     reason: str
     exception: str | None = None
+    waits: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON. `slice` is an object, null, or a list of objects where a tensor fills several stretches."""
@@ -85,8 +87,8 @@ class ParameterPlan:
         status: "loaded", "partly loaded", "left as initialised", or "taken from target" where the engine
             puts the target's own weight there.
         reason: In plain words.
-        replaced_by_target: Whether the target's own weight takes its place after loading, under the algorithm
-            EAGLE3, whatever was loaded: what the checkpoint has for it, or lacks, then makes no difference.
+        replaced_by_target: Whether the target's own weight takes its place after loading, under the class's own
+            algorithm, whatever was loaded: what the checkpoint has for it, or lacks, then makes no difference.
     """
 
     name: str
@@ -131,6 +133,7 @@ class LoadPlan:
         parameters: One entry a parameter of the drafter on this rank; empty if it could not be built.
         construction_error: Why it could not be built; None if it could.
         notes: What a reader should know besides.
+        algorithm: The algorithm the class is made for, "EAGLE3" or "EAGLE".
     """
 
     engine: str
@@ -141,6 +144,7 @@ class LoadPlan:
     parameters: tuple[ParameterPlan, ...]
     construction_error: ConstructionError | None = None
     notes: tuple[str, ...] = ()
+    algorithm: str = "EAGLE3"
 
     def tensors_with(self, outcome: Outcome) -> tuple[TensorPlan, ...]:
         """The tensors with this outcome."""

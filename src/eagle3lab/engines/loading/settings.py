@@ -22,8 +22,12 @@ def engine_config(config: DrafterConfig, engine: EngineFacts) -> dict[str, Any]:
     """The flat config.json that the engine would read.
 
     The two flat dialects are read by engines as they are. The speculators dialect is not; for it this is the
-    config that would say the same in the engine's terms.
+    config that would say the same in the engine's terms, or the one that an engine which can read it makes of it.
     """
+    if engine.speculators is not None:
+        return (
+            engine.speculators.apply(config.raw) if engine.speculators.knows(config.raw) else dict(config.raw)
+        )
     if config.dialect != "speculators":
         return dict(config.raw)
     flat: dict[str, Any] = {
@@ -55,17 +59,26 @@ def engine_config(config: DrafterConfig, engine: EngineFacts) -> dict[str, Any]:
     return flat
 
 
+def served_architectures(config: DrafterConfig, engine: EngineFacts) -> tuple[str, ...]:
+    """The architectures that the engine's registry is asked for."""
+    if engine.speculators is not None and engine.speculators.knows(config.raw):
+        return tuple(engine.speculators.apply(config.raw)["architectures"])
+    return tuple(config.architectures)
+
+
 class Settings:
     """Sizes and switches of the drafter class for one config.
 
     Args:
         flat: The config as the engine reads it.
         engine: The facts of the release.
+        shipped: Names of the tensors in the checkpoint, where it matters which are there.
     """
 
-    def __init__(self, flat: Mapping[str, Any], engine: EngineFacts) -> None:
+    def __init__(self, flat: Mapping[str, Any], engine: EngineFacts, shipped: tuple[str, ...] = ()) -> None:
         self.flat = flat
         self.engine = engine
+        self.shipped = shipped
 
     @cached_property
     def config_class(self) -> Mapping[str, Any]:
@@ -117,11 +130,19 @@ class Settings:
 
     def _computed(self, name: str) -> Any:
         size = self.engine.sizes[name]
+        if size.terms:
+            return sum(term if isinstance(term, int) else self.size(term) for term in size.terms)
+        if size.divided:
+            whole, part = map(self.size, size.divided)
+            return whole // part if part else None
         key = size.model_types.get(str(self.flat.get("model_type")))
         if key is not None:
             return self.key(key)
         if size.present is not None and self.has(size.present):
             return self.get(size.present)
+        for path in size.stated:
+            if self.get(path.removeprefix("len(").removesuffix(")")) is not None:
+                return self.get(path)
         for path in size.first:
             value = self.get(path)
             if value:
@@ -137,6 +158,8 @@ class Settings:
         if name is None:
             return True
         switch = self.engine.switches[name]
+        if switch.differs:
+            return len({self.size(name) for name in switch.differs}) > 1
         for path in switch.present:
             if self.has(path):
                 return bool(self.get(path))

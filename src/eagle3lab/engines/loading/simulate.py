@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eagle3lab.engines.facts import EngineFacts
+from eagle3lab.engines.facts.vllm import ModuleNames
 from eagle3lab.engines.loading.construction import construction_error
 from eagle3lab.engines.loading.layout import LocalParameter, local_parameters
-from eagle3lab.engines.loading.names import Route, route
-from eagle3lab.engines.loading.place import Rejection, broadcast, place
-from eagle3lab.engines.loading.plan import LoadPlan, ParameterPlan, Range, Status, TensorPlan
-from eagle3lab.engines.loading.settings import Settings, engine_config
+from eagle3lab.engines.loading.names import Route, Waiting, route
+from eagle3lab.engines.loading.place import Rejection, broadcast, joined_shape, place
+from eagle3lab.engines.loading.plan import LoadPlan, ParameterPlan, Range, Slice, Status, TensorPlan
+from eagle3lab.engines.loading.settings import Settings, engine_config, served_architectures
+from eagle3lab.engines.loading.walk import shipped_marks, walk
 from eagle3lab.engines.loading.words import (
     config_notes,
     loaded_reason,
@@ -56,10 +58,14 @@ def simulate(
     tp_rank: int = 0,
 ) -> LoadPlan:
     """The same from a config and tensor headers, the tensors in the order the engine is offered them."""
-    check_request(config, engine, tp_size, tp_rank)
-    settings = Settings(engine_config(config, engine), engine)
+    engine = check_request(config, engine, tp_size, tp_rank)
+    tensors = tuple(tensors)
+    settings = Settings(engine_config(config, engine), engine, tuple(tensor.name for tensor in tensors))
     notes = (*engine.notes, *config_notes(config, engine), *settings.notes())
-    plan = LoadPlan(engine.spec, engine.drafter.name, tp_size, tp_rank, (), (), notes=notes)
+    algorithm = "EAGLE" if engine.drafter_kind == "EAGLE-1" else "EAGLE3"
+    plan = LoadPlan(
+        engine.spec, engine.drafter.name, tp_size, tp_rank, (), (), notes=notes, algorithm=algorithm
+    )
     error = construction_error(settings, tp_size)
     if error is not None:
         reason = "the drafter could not be built"
@@ -71,21 +77,32 @@ def simulate(
     return replace(plan, tensors=load.tensor_plans(), parameters=load.parameter_plans())
 
 
-def check_request(config: DrafterConfig, engine: EngineFacts, tp_size: int, tp_rank: int) -> None:
-    """Refuse ranks that do not exist and drafters that this release serves with a class not described here.
+def check_request(config: DrafterConfig, engine: EngineFacts, tp_size: int, tp_rank: int) -> EngineFacts:
+    """The facts with the class that the config leads to.
 
     Raises:
-        InputError: Either is so.
+        InputError: The rank does not exist, or the release serves the drafter with a class that is not described.
     """
     if tp_size < 1 or not 0 <= tp_rank < tp_size:
         raise InputError(f"there is no rank {tp_rank} of {tp_size}", advice="Ranks count from 0.")
-    other = set(config.architectures) & set(engine.drafter.other_architectures)
-    if other:
+    architectures = served_architectures(config, engine)
+    serving = engine.serving(architectures)
+    known = set(serving.drafter.architectures)
+    described = next((name for name in architectures if name in known), None)
+    other = next((name for name in architectures if name in engine.undescribed), None)
+    if other is not None and described is None:
+        classes = [engine.drafter.name, *(rules.drafter.name for rules in engine.others)]
         raise InputError(
-            f"{engine.spec} loads the architecture {printable(min(other))} with a class of its own, "
-            "which eagle3lab does not describe",
-            advice=f"Only {engine.drafter.name} can be simulated.",
+            f"{engine.spec} loads the architecture {printable(other)} with a class of its own, "
+            f"which eagle3lab does not describe: {engine.undescribed[other]}",
+            advice=f"The load by these classes can be simulated: {', '.join(classes)}.",
         )
+    unfollowed = next((key for key in serving.unfollowed_keys if key in config.raw), None)
+    if unfollowed is not None:
+        raise InputError(
+            f"config.json states {unfollowed}, and what {serving.drafter.name} makes of it is not described"
+        )
+    return serving
 
 
 class _Load:
@@ -96,9 +113,15 @@ class _Load:
         self._engine = settings.engine
         self._parameters = parameters
         self._on = {name for name in settings.engine.switches if settings.switch(name)}
+        names = settings.engine.names
+        if isinstance(names, ModuleNames):
+            self._on |= shipped_marks(names, settings.shipped)
         self._ranges: dict[str, list[Range]] = {}
         self._plans: list[TensorPlan] = []
         self._last_writer: dict[tuple[str, Range], int] = {}
+        counted = not isinstance(names, ModuleNames) and names.layers is not None
+        self._layers = settings.size("num_hidden_layers") if counted else 1
+        self._waiting: Waiting[tuple[int, TensorInfo]] = Waiting()
         self._stopped_at: str | None = None
 
     def offer(self, tensor: TensorInfo) -> None:
@@ -107,9 +130,10 @@ class _Load:
             reason = f"loading stopped at {printable(self._stopped_at)}"
             self._plans.append(TensorPlan(tensor.name, "not reached", None, (), reason))
             return
-        way = route(tensor.name, self._engine.names, self._parameters, self._on)
+        way = self._route(tensor.name)
         try:
-            self._plans.append(self._special(tensor, way) or self._weight(tensor, way))
+            plan = self._special(tensor, way) or self._half(tensor, way) or self._weight(tensor, way)
+            self._plans.append(plan)
         except Rejection as rejection:
             if way.parameter is not None:
                 self._ranges.setdefault(way.parameter, []).extend(rejection.written)
@@ -126,6 +150,12 @@ class _Load:
                 )
             )
 
+    def _route(self, name: str) -> Route:
+        names = self._engine.names
+        if isinstance(names, ModuleNames):
+            return walk(name, names, self._parameters, self._on)
+        return route(name, names, self._parameters, self._on, self._layers)
+
     def _special(self, tensor: TensorInfo, way: Route) -> TensorPlan | None:
         if way.special is None:
             return None
@@ -141,9 +171,62 @@ class _Load:
         self._overwrite(HOT_TOKEN_ID, (0, 0), tensor.name)
         return TensorPlan(tensor.name, "special", HOT_TOKEN_ID, (), reason)
 
+    def _half(self, tensor: TensorInfo, way: Route) -> TensorPlan | None:
+        """One of two tensors that are loaded as one: kept, or, if its partner is there, both loaded."""
+        if way.half is None:
+            return None
+        if way.half.part is None:
+            raise Rejection("KeyError", repr(printable(way.renamed)))
+        key = (way.half.pair, way.half.part)
+        before = self._waiting.kept.get(key)
+        if before is not None:
+            said = f"forgotten: {printable(tensor.name)} took its place before its partner came"
+            self._plans[before[0]] = replace(self._plans[before[0]], reason=said)
+        both = self._waiting.arrived(way.half, (len(self._plans), tensor))
+        if both is None:
+            partner = way.half.pair
+            if way.half.part == 0:
+                partner = partner.replace(*way.half.rule.parts)
+            reason = f"kept until {printable(partner)} comes, which never does: dropped without a message"
+            return TensorPlan(tensor.name, "dropped", None, (), reason, waits=way.parameter is not None)
+        plans = self._together(both, way)
+        self._plans[both[1 - way.half.part][0]] = plans[1 - way.half.part]
+        return plans[way.half.part]
+
+    def _together(
+        self, both: tuple[tuple[int, TensorInfo], tuple[int, TensorInfo]], way: Route
+    ) -> tuple[TensorPlan, TensorPlan]:
+        """Both halves loaded as one tensor, the first above the second."""
+        assert way.half is not None
+        first, second = (tensor for _, tensor in both)
+        shape = joined_shape(first, second)
+        fused = way.half.pair.replace(way.half.rule.parts[0], way.half.rule.fused)
+        if way.parameter is None:
+            reason = f"dropped without a message: joined into {printable(fused)}, which is no parameter"
+            dropped = (TensorPlan(tensor.name, "dropped", None, (), reason) for tensor in (first, second))
+            return next(dropped), next(dropped)
+        parameter = self._parameters[way.parameter]
+        placement = place(parameter, None, shape, self._engine.zero_filled)
+        self._ranges.setdefault(parameter.name, []).extend(placement.written)
+        rows = first.shape[0]
+        parts = (Slice((0, rows), (0, rows)), Slice((rows, shape[0]), (0, shape[0] - rows)))
+        plans = []
+        for (index, tensor), part in zip(both, parts, strict=True):
+            before = self._last_writer.get((parameter.name, part.parameter_rows))
+            if before is not None:
+                said = f"{self._plans[before].reason}; overwritten later by {printable(tensor.name)}"
+                self._plans[before] = replace(self._plans[before], reason=said)
+            self._last_writer[parameter.name, part.parameter_rows] = index
+            partner = second if tensor is first else first
+            reason = f"its rows of the fused projection, joined with {printable(partner.name)}"
+            plans.append(TensorPlan(tensor.name, "loaded", parameter.name, (part,), reason))
+        return plans[0], plans[1]
+
     def _weight(self, tensor: TensorInfo, way: Route) -> TensorPlan:
         if way.exception is not None:
-            raise Rejection(way.exception, repr(printable(way.renamed)))
+            raise Rejection(
+                way.exception, printable(way.message) if way.message else repr(printable(way.renamed))
+            )
         if way.parameter is None:
             reason = unmatched_reason(self._engine.names, way)
             return TensorPlan(tensor.name, "dropped", None, (), reason)
@@ -181,7 +264,7 @@ class _Load:
         elif covered == 0:
             status = "left as initialised"
         replaced = replacement(self._settings, parameter.name)
-        if replaced is not None and replaced.when_null is not None:
+        if replaced is not None and (replaced.when_null is not None or replaced.unless_shipped is not None):
             status = "taken from target"
         reason = parameter_reason(self._settings, parameter, status)
         return ParameterPlan(parameter.name, parameter.shape, status, reason, replaced is not None)

@@ -79,7 +79,9 @@ def summary(plan: LoadPlan) -> list[str]:
         f"initialised, {len(plan.parameters_with('partly loaded'))} partly loaded."
     )
     if harmless:
-        lines.append(f"Of these the target's own weight replaces {', '.join(harmless)} under EAGLE3.")
+        lines.append(
+            f"Of these the target's own weight replaces {', '.join(harmless)} under {plan.algorithm}."
+        )
     return lines + [f"Note: {note}" for note in plan.notes]
 
 

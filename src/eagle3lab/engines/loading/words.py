@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eagle3lab.engines.facts import EngineFacts, FromTarget, NameRules
+from eagle3lab.engines.facts.vllm import ConfigTranslation, ModuleNames
 from eagle3lab.engines.loading.layout import LocalParameter
 from eagle3lab.engines.loading.names import Route
 from eagle3lab.engines.loading.place import Placement
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 def config_notes(config: DrafterConfig, engine: EngineFacts) -> tuple[str, ...]:
     """What would stop the engine before any tensor, and was set aside to simulate the load all the same."""
     notes = []
-    if config.dialect == "speculators":
+    if engine.speculators is not None:
+        notes += _translation_notes(config, engine.speculators)
+    elif config.dialect == "speculators":
         notes.append(
             f"{engine.spec} cannot read a config in the speculators dialect as it stands; "
             "the load is simulated with the same values in the engine's own terms."
@@ -38,8 +41,23 @@ def config_notes(config: DrafterConfig, engine: EngineFacts) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _translation_notes(config: DrafterConfig, translation: ConfigTranslation) -> list[str]:
+    """What a translation takes for granted that the trainer may not have meant."""
+    if not translation.knows(config.raw):
+        return []
+    return [
+        f"config.json does not state {key.key}: the engine takes it for true ({key.source})."
+        for key in translation.keys
+        if key.default is True and key.key not in config.raw
+    ]
+
+
 def unmatched_reason(rules: NameRules, way: Route) -> str:
     """Why a tensor reaches nothing."""
+    if rules.translation is not None and rules.translation.apply(way.renamed) is None:
+        return f"{rules.translation.unmatched}: no name of that form is known"
+    if isinstance(rules, ModuleNames):
+        return f"dropped without a message: a bias, and there is no parameter {printable(way.renamed)}"
     tried = " or ".join(printable(prefix + way.renamed) for prefix in rules.prefixes)
     manner = rules.unmatched if way.warned == rules.warns else "dropped without a message"
     strange = next((text for text in rules.unfollowed if text in way.renamed), None)
@@ -69,6 +87,8 @@ def loaded_reason(
 
 
 def _manner(parameter: LocalParameter, shard: str | int | None) -> str:
+    if parameter.name == "draft_id_to_target_id":
+        return "read as offsets: the target's id is the draft id plus the value"
     if parameter.kind == "qkv":
         return "all of qkv in one tensor" if shard is None else f"the {shard} rows of the fused projection"
     if parameter.kind == "merged column":
@@ -79,6 +99,8 @@ def _manner(parameter: LocalParameter, shard: str | int | None) -> str:
         return "this rank's rows of the vocabulary"
     if parameter.kind == "row parallel" and len(parameter.shape) == 2:
         return "this rank's columns"
+    if parameter.kind == "column parallel" and parameter.shards[0][1].size != parameter.shards[0][1].whole:
+        return "this rank's rows"
     return "as it is"
 
 
@@ -87,7 +109,7 @@ def _surplus(parameter: LocalParameter, shard: str | int | None, shape: tuple[in
     stretch = None if shard is None else parameter.shard(shard)
     if stretch is not None and shape[0] > stretch.whole:
         return f"rows {stretch.whole} to {shape[0]}"
-    if stretch is None and parameter.shards:
+    if stretch is None and parameter.shards and shape:
         whole = sum(part.whole for _, part in parameter.shards)
         return f"rows {whole} to {shape[0]}" if shape[0] > whole else None
     return None
@@ -102,9 +124,11 @@ def replacement(settings: Settings, name: str) -> FromTarget | None:
 
 
 def _applies(settings: Settings, fact: FromTarget) -> bool:
-    if fact.when_null is not None and not (
-        settings.has(fact.when_null) and settings.get(fact.when_null) is None
-    ):
+    if fact.when_null is not None:
+        asked = fact.absent_too or settings.has(fact.when_null)
+        if not asked or settings.get(fact.when_null) is not None:
+            return False
+    if fact.unless_shipped is not None and any(fact.unless_shipped in name for name in settings.shipped):
         return False
     return len({settings.size(name) for name in fact.unless_differs}) < 2
 
@@ -118,10 +142,12 @@ def parameter_reason(settings: Settings, parameter: LocalParameter, status: Stat
         "taken from target": "the target's own weight is used",
     }[status]
     fact = replacement(settings, parameter.name)
+    if status == "taken from target" and fact is not None and fact.unless_shipped is not None:
+        return f"the checkpoint has no {fact.unless_shipped}: {words}"
     if status == "taken from target" and fact is not None:
-        return f"{fact.when_null} is null: {words}"
+        return f"{fact.when_null} is {'null or absent' if fact.absent_too else 'null'}: {words}"
     if fact is not None:
-        return f"{words}; replaced by the target's own weight under EAGLE3"
+        return f"{words}; replaced by the target's own weight under {fact.algorithm}"
     if any(
         known.parameter == parameter.name and known.unless_differs for known in settings.engine.from_target
     ):
@@ -130,10 +156,12 @@ def parameter_reason(settings: Settings, parameter: LocalParameter, status: Stat
 
 
 def _untouched(parameter: LocalParameter) -> str:
+    if parameter.name == "draft_id_to_target_id":
+        return "no tensor reaches it: all zeros, so that draft ids are taken for target ids"
     if "norm" in parameter.name:
         return "no tensor reaches it: all ones"
-    if parameter.kind == "row parallel" and len(parameter.shape) == 1:
+    if parameter.kind in ("row parallel", "column parallel") and len(parameter.shape) == 1:
         return "no tensor reaches it: all zeros"
-    if parameter.name.split(".")[-2] == "fc":
+    if parameter.kind == "replicated":
         return "no tensor reaches it: random values"
     return "no tensor reaches it: whatever memory held"

@@ -1,0 +1,211 @@
+"""`eagle3lab launch`: what a release makes of a launch command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from eagle3lab.engines.arguments import Machine, ResolvedLaunch
+
+SCHEMA_VERSION = 1
+_WIDTH_WITHOUT_TERMINAL = 180
+
+
+class Format(StrEnum):
+    """How the answer is printed."""
+
+    text = "text"
+    json = "json"
+
+
+class Gpu(StrEnum):
+    """The machine that the command is for."""
+
+    hopper = "hopper"
+    blackwell = "blackwell"
+    ampere = "ampere"
+    cpu = "cpu"
+    unknown = "unknown"
+
+
+def launch(
+    command: Annotated[
+        str, typer.Argument(help="The launch command, or the script that holds it.", show_default=False)
+    ],
+    engine: Annotated[
+        str, typer.Option(help="sglang==X.Y.Z, installed, or the path of a source tree.")
+    ] = "installed",
+    target: Annotated[
+        Optional[Path],  # noqa: UP045  (typer reads the annotation at run time)
+        typer.Option(
+            help="Folder of the target, where the command names none that is here.", show_default=False
+        ),
+    ] = None,
+    drafter: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder of the drafter, likewise.", show_default=False),
+    ] = None,
+    gpu: Annotated[Gpu, typer.Option(help="The GPUs of the machine.")] = Gpu.hopper,
+    format: Annotated[Format, typer.Option(help="Tables for people, or JSON.")] = Format.text,
+) -> None:
+    """What a release makes of a launch command: what it changes, what it logs, what it refuses.
+
+    The exit status is 0 where the server may start, 1 where it refuses to.
+    """
+    resolved, _ = resolve(command, engine, target, drafter, gpu)
+    if format is Format.json:
+        import json
+
+        typer.echo(json.dumps(as_json(resolved), ensure_ascii=False, indent=2))
+    else:
+        _print(resolved)
+    raise typer.Exit(1 if resolved.refused else 0)
+
+
+def resolve(
+    command: str, engine: str, target: Path | None, drafter: Path | None, gpu: Gpu
+) -> tuple[ResolvedLaunch, Mapping[str, Any] | None]:
+    """The resolved launch, and the target's config where one could be read.
+
+    Raises:
+        InputError: There is no command, or a folder that was named holds no config.json.
+    """
+    from eagle3lab.engines.arguments import argument_rules, resolve_launch
+    from eagle3lab.serving.launch import read_command, read_script
+
+    script = "\n" not in command and len(command) < 4096 and Path(command).is_file()
+    plan = read_script(command) if script else read_command(command)
+    config = _config(target, plan.model)
+    resolved = resolve_launch(
+        plan.arguments(),
+        argument_rules(engine),
+        target=config,
+        drafter=_config(drafter, plan.drafter),
+        machine=machine_of(gpu),
+        environment=plan.environment,
+    )
+    return resolved, config
+
+
+def machine_of(gpu: Gpu) -> Machine | None:
+    """The machine that is meant."""
+    from eagle3lab.engines.arguments import AMPERE, BLACKWELL, CPU, HOPPER
+
+    return {Gpu.hopper: HOPPER, Gpu.blackwell: BLACKWELL, Gpu.ampere: AMPERE, Gpu.cpu: CPU}.get(gpu)
+
+
+def _config(folder: Path | None, named: str | None) -> Mapping[str, Any] | None:
+    """The config.json of the folder given, or of the one that the command names if it is here."""
+    if folder is None and (named is None or not Path(named, "config.json").is_file()):
+        return None
+    return read_config(folder or Path(str(named)))
+
+
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """A model folder's config.json.
+
+    Raises:
+        InputError: There is none, or it is no JSON object.
+    """
+    from eagle3lab.checkpoint.files import CONFIG_FILE, safe_file
+    from eagle3lab.checkpoint.json_input import read_json_object
+    from eagle3lab.errors import InputError
+
+    if not folder.is_dir():
+        raise InputError("is no folder", path=folder, advice="Give the model's folder.")
+    raw, _ = read_json_object(safe_file(folder.resolve(), CONFIG_FILE))
+    return raw
+
+
+def as_json(resolved: ResolvedLaunch) -> dict[str, Any]:
+    """As plain values; what cannot be told is listed, and absent from `arguments`."""
+    from dataclasses import asdict
+
+    from eagle3lab.engines.arguments import UNKNOWN
+
+    def plain(value: Any) -> Any:
+        return "unknown" if value is UNKNOWN else value
+
+    context = resolved.draft_context
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "release": resolved.release,
+        "given": {name: plain(value) for name, value in resolved.given.items()},
+        "arguments": {name: value for name, value in resolved.values.items() if value is not UNKNOWN},
+        "unknown_arguments": [name for name, value in resolved.values.items() if value is UNKNOWN],
+        "changes": [
+            {
+                "argument": one.field,
+                "before": plain(one.before),
+                "after": plain(one.after),
+                "when": one.when,
+                "said": one.said,
+                "source": one.source,
+                "certain": one.certain,
+            }
+            for one in resolved.changes
+        ],
+        "messages": list(resolved.messages),
+        "refusals": [
+            {
+                "exception": one.exception,
+                "message": one.message,
+                "source": one.source,
+                "certain": one.certain,
+            }
+            for one in resolved.refusals
+        ],
+        "draft_context": None if context is None else asdict(context),
+        "notes": list(resolved.unknown),
+    }
+
+
+def _print(resolved: ResolvedLaunch) -> None:
+    import os
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from eagle3lab.engines.arguments import UNKNOWN
+    from eagle3lab.text import printable
+
+    def shown(value: Any) -> Text:
+        return Text(printable("unknown" if value is UNKNOWN else "-" if value is None else str(value)))
+
+    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(highlight=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+    table = Table(title=f"sglang=={printable(resolved.release)}: what it changes", title_justify="left")
+    for heading in ("argument", "before", "after", "why", "read at"):
+        table.add_column(heading, overflow="fold")
+    for change in resolved.changes:
+        why = change.said or change.when.replace("args.", "")
+        may = "" if change.certain else "possibly: "
+        table.add_row(
+            Text(change.field),
+            shown(change.before),
+            shown(change.after),
+            Text(printable(may + why)),
+            Text(change.source),
+        )
+    console.print(table)
+    for refusal in resolved.refusals:
+        verb = "refuses" if refusal.certain else "may refuse"
+        where = f" ({refusal.source})" if refusal.source else ""
+        console.print(Text(printable(f"{verb}: {refusal.exception}: {refusal.message}{where}")))
+    context = resolved.draft_context
+    if context is not None:
+        fate = (
+            f"{context.length} tokens"
+            if context.length
+            else f"refused: {context.exception}: {context.message}"
+        )
+        console.print(Text(f"the drafter's context: {fate} ({context.source})"))
+    for note in resolved.unknown:
+        console.print(Text(printable(f"note: {note}")))

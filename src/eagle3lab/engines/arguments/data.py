@@ -1,0 +1,117 @@
+"""The rules of every release, in one compressed file beside this module: one line a release, found by the first."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+from functools import cache
+from pathlib import Path
+
+from eagle3lab.engines.arguments.rules import ArgumentRules
+from eagle3lab.engines.atlas.codec import decode, encode
+from eagle3lab.engines.spec import INSTALLED
+from eagle3lab.errors import InputError
+from eagle3lab.text import printable
+
+FILE = "sglang.jsonl.xz"
+_SCHEMA = 1
+_KIND = "sglang"
+
+
+@cache
+def _lines() -> tuple[str, ...]:
+    data = Path(__file__).with_name(FILE).read_bytes()
+    return tuple(lzma.decompress(data).decode("utf-8").split("\n"))
+
+
+@cache
+def releases() -> tuple[str, ...]:
+    """The releases whose rules are known, oldest first."""
+    head = json.loads(_lines()[0])
+    if head["schema"] != _SCHEMA:
+        raise ValueError(f"{FILE}: schema {head['schema']} is not {_SCHEMA}")
+    return tuple(head["releases"])
+
+
+@cache
+def release_rules(release: str) -> ArgumentRules:
+    """The rules of one release.
+
+    Raises:
+        KeyError: They are not known.
+    """
+    try:
+        number = releases().index(release)
+    except ValueError:
+        raise KeyError(release) from None
+    return decode(ArgumentRules, json.loads(_lines()[number + 1]))
+
+
+def argument_rules(spec: str) -> ArgumentRules:
+    """How an engine resolves a launch command.
+
+    Args:
+        spec: `sglang==X.Y.Z`, `installed`, or the path of a source tree or wheel. For a release that is not known
+            the nearest older one stands in, and `release` says which.
+
+    Raises:
+        InputError: It names no SGLang, or there is nothing there.
+    """
+    text = spec.strip()
+    if text == INSTALLED:
+        return _installed()
+    kind, equals, release = (part.strip() for part in text.partition("=="))
+    if equals and kind.lower() == _KIND:
+        from eagle3lab.engines.atlas.order import release_key
+
+        wanted = release_key(release)
+        older = [one for one in releases() if wanted is not None and (release_key(one) or wanted) <= wanted]
+        if release in releases() or older:
+            return release_rules(release if release in releases() else older[-1])
+    elif text and not equals and (os.sep in text or os.path.lexists(text)):
+        return extract_rules(Path(text))
+    raise InputError(
+        f"no rules about the launch arguments of '{printable(spec)}'",
+        advice=f"Write {INSTALLED}, sglang==X.Y.Z (from {releases()[0]} on), or the path of a source tree.",
+    )
+
+
+def _installed() -> ArgumentRules:
+    from importlib import metadata
+
+    try:
+        package = metadata.distribution(_KIND)
+    except metadata.PackageNotFoundError:
+        raise InputError(
+            "no engine is installed in this environment",
+            advice=f"Name a release instead, {_KIND}=={releases()[-1]}; or the path of a source tree.",
+        ) from None
+    return extract_rules(Path(str(package.locate_file(_KIND))) / "srt")
+
+
+def extract_rules(path: Path) -> ArgumentRules:
+    """The rules of the source tree or wheel at `path`, read as text and syntax tree.
+
+    Raises:
+        InputError: There is no SGLang there.
+    """
+    from eagle3lab.engines.extract.procedures import read_arguments
+    from eagle3lab.engines.extract.syntax import Syntax
+    from eagle3lab.engines.extract.tree import open_tree
+
+    tree = open_tree(path)
+    found = tree.release()
+    try:
+        return read_arguments(Syntax(tree), found[0] if found else "")
+    except RecursionError:
+        raise InputError("holds code that is nested too deeply to be read", path=path) from None
+
+
+def pack(found: list[ArgumentRules]) -> bytes:
+    """The file with these releases, oldest first."""
+    head = {"schema": _SCHEMA, "releases": [rules.release for rules in found]}
+    lines = [head, *(encode(rules) for rules in found)]
+    text = "\n".join(json.dumps(line, ensure_ascii=True, separators=(",", ":")) for line in lines)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 26}]
+    return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, filters=filters)

@@ -122,3 +122,13 @@ def test_errors(arguments: list[str], said: str, tmp_path: Path, monkeypatch: py
     Path("x.log").touch()
     with pytest.raises(InputError, match=said):
         run(*arguments)
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_an_exception_that_the_server_survived_is_told_from_its_last(after: bool, tmp_path: Path) -> None:
+    trace = "Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module named 'y'\n"
+    line = decode_line(newest(), 2.0) + "\n"
+    (tmp_path / "server.log").write_text(trace + line if after else line + trace)
+    text = " ".join(run(tmp_path / "server.log").split())
+    assert ("No module named 'y', and the server went on" in text) == after
+    assert "the server raised an exception: ModuleNotFoundError" in text

@@ -6,20 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from eagle3lab.acceptance.comparison import compare_runs
 from eagle3lab.acceptance.expectation import STEP, Accuracies
 from eagle3lab.acceptance.logs import read_logs
 from eagle3lab.acceptance.report import AcceptanceReport, Given, account
+from eagle3lab.acceptance.sources import account_run
 from tests.acceptance.loglines import decode_line, newest, sample_lines, samples
+from tests.acceptance.runs import made_up, write_run
 from tests.acceptance.test_cli import case_study
 
 pytest.importorskip("plotly")
 
-from eagle3lab.figures.acceptance import (
-    POINTS,
-    comparison_figure,
-    over_time_figure,
-    per_position_figure,
-    points_over_time,
+from eagle3lab.acceptance.points import POINTS, points_over_time
+from eagle3lab.figures.acceptance import comparison_figure, over_time_figure, per_position_figure
+from eagle3lab.figures.acceptance_runs import (
+    change_figure,
+    change_table,
+    distribution_figure,
+    distribution_table,
+    over_time_table,
+    per_position_table,
+    runs_table,
 )
 
 
@@ -94,3 +101,41 @@ def test_comparison_writes_the_difference(tmp_path: Path) -> None:
     first, second = made.data[:2]
     assert first.text[0] == "1.00"
     assert second.text[0].startswith("1.05 (+0.05, ")
+
+
+def test_distribution_and_its_table(tmp_path: Path) -> None:
+    server = account_run(write_run(tmp_path / "run", made_up(20)), Given())
+    made = distribution_figure(server)
+    assert sum(made.data[0].y) == pytest.approx(1.0)
+    heads, rows = distribution_table(server)
+    assert len(heads) == len(rows[0])
+    assert sum(int(row[2]) for row in rows) == 20
+
+
+def test_before_and_after_by_position(tmp_path: Path) -> None:
+    a, b = made_up(20), made_up(20, gain=0.1)
+    found = compare_runs(str(write_run(tmp_path / "a", a)), str(write_run(tmp_path / "b", b)))
+    before, after = change_figure(found).data
+    assert before.name.startswith("before: accept length ")
+    assert all(x > y for x, y in zip(after.y, before.y, strict=True))
+    assert min(after.error_y.array) > 0
+    _, rows = change_table(found)
+    assert [row[0] for row in rows] == ["accept length", "position 1", "position 2", "position 3"]
+
+
+def test_before_and_after_needs_positions(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(decode_line(newest(), 2.0) + "\n" + decode_line(newest(), 2.1) + "\n")
+    with pytest.raises(ValueError, match="by position"):
+        change_figure(compare_runs(str(tmp_path / "a"), str(tmp_path / "b")))
+
+
+def test_every_table_has_as_many_cells_as_heads(tmp_path: Path) -> None:
+    server = account_run(write_run(tmp_path / "run", made_up(20)), Given())
+    for heads, rows in (
+        over_time_table(server),
+        per_position_table(server),
+        runs_table([("one", server), ("two", server)]),
+    ):
+        assert rows
+        assert all(len(row) == len(heads) for row in rows)

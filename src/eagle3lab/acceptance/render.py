@@ -7,6 +7,7 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
+from eagle3lab.acceptance.agreement import Agreement
 from eagle3lab.acceptance.counts import merge_pairs
 from eagle3lab.acceptance.formulas import formula_texts
 from eagle3lab.acceptance.logs.prefix import YEARLESS
@@ -29,7 +30,7 @@ def as_json(report: AcceptanceReport) -> dict[str, Any]:
     if len(report.servers) > 1:
         notes.insert(
             0,
-            f"{len(report.servers)} servers in this log; the figures on top are those of the last with data",
+            f"{len(report.servers)} servers in what was read; the figures on top are those of the last with data",
         )
     reading = report.reading
     return {
@@ -112,10 +113,34 @@ def _server_json(server: ServerReport) -> dict[str, Any]:
         "on_load": _dependence_json(server.on_load),
         "on_context": _dependence_json(server.on_context),
         "intervals": _intervals(server),
+        "agreement": _agreement_json(server.agreement) if server.agreement else None,
+        "read_from": server.source or None,
         "idle_intervals": server.idle,
         "file": server.path,
         "first_line": server.first_line,
         "notes": [printable(note) for note in server.notes],
+    }
+
+
+def _agreement_json(agreement: Agreement) -> dict[str, Any]:
+    return {
+        "agree": agreement.agree,
+        "sources": [
+            {
+                "source": one.source,
+                "covers": one.covers,
+                "verify_steps": _round(one.steps),
+                "accept_length": _round(one.accept_length),
+                "left_open": None if one.low == one.high else [_round(one.low), _round(one.high)],
+                "accept_rate": _round(one.accept_rate),
+            }
+            for one in agreement.figures
+        ],
+        "checks": [
+            {"sources": list(check.sources), "agree": check.agree, "says": check.says}
+            for check in agreement.checks
+        ],
+        "notes": [printable(note) for note in agreement.notes],
     }
 
 
@@ -194,27 +219,32 @@ def _wrapped(line: str) -> str:
 
 
 def _server_text(server: ServerReport, several: bool) -> str:
-    length = server.accept_length
-    out = []
-    if several:
-        out.append(f"{printable(server.path)}, from line {server.first_line}")
+    out = [f"{printable(server.path)}, from line {server.first_line}"] if several else []
     out.append(
         f"{server.signature.name}: {server.signature.meaning} (confidence {server.signature.confidence:.0%})"
     )
     out.append(f"  because        {server.signature.reason}")
-    out.append(
-        f"  engine         {server.engine or 'unknown'}"
-        + (f", {printable(server.algorithm)}" if server.algorithm else "")
-    )
+    out += [f"  {label:<14} {value}" for label, value in facts(server)]
+    if server.agreement is not None:
+        out += _agreement_text(server.agreement)
+    out += [f"  note           {printable(note)}" for note in server.notes]
+    return "\n".join(map(_wrapped, out))
+
+
+def facts(server: ServerReport) -> list[tuple[str, str]]:
+    """What is known of a server, as (label, value), in the order in which it is read."""
+    length = server.accept_length
+    name = f", {printable(server.algorithm)}" if server.algorithm else ""
+    out = [("engine", f"{server.engine or 'unknown'}{name}")]
     if length is not None:
         interval = (
             f", 95 % interval {length.low:.2f} to {length.high:.2f}" if length.known else ", no interval"
         )
-        out.append(f"  accept length  {length.mean:.2f} tokens a verify step, bonus included{interval}")
+        out.append(("accept length", f"{length.mean:.2f} tokens a verify step, bonus included{interval}"))
     if server.accept_rate_reported is not None:
         formula = server.reading.formula
         meaning = f"{formula}: {formula_texts()[formula]}" if formula else "formula not decided"
-        out.append(f"  printed rate   {server.accept_rate_reported:.2f} = {meaning}")
+        out.append(("printed rate", f"{server.accept_rate_reported:.2f} = {meaning}"))
     if length is not None:
         rate = (
             f"{server.accept_rate:.1%} of the drafts proposed are accepted"
@@ -222,36 +252,36 @@ def _server_text(server: ServerReport, several: bool) -> str:
             else "unknown"
         )
         draft = f" ({server.draft_tokens} draft tokens)" if server.draft_tokens else ", draft tokens unknown"
-        out.append(f"  accept rate    {rate}{draft}")
+        out.append(("accept rate", f"{rate}{draft}"))
     if server.per_position is not None:
         expected = server.expected.per_position if server.expected else ()
         for index, share in enumerate(server.per_position.unconditional):
             given = server.per_position.conditional[index]
-            text = f"  position {index + 1:<5} {share:.1%} of the steps"
+            text = f"{share:.1%} of the steps"
             text += (
                 f", {given:.1%} of those that accepted the ones before" if index and given is not None else ""
             )
             text += f", training promises {expected[index]:.1%}" if index < len(expected) else ""
-            out.append(text)
+            out.append((f"position {index + 1}", text))
     if server.expected is not None:
-        out.append(
-            f"  expected       {server.expected.accept_length:.2f} from training, if "
-            + "; ".join(server.expected.assumptions)
-        )
+        assumed = "; ".join(server.expected.assumptions)
+        out.append(("expected", f"{server.expected.accept_length:.2f} from training, if {assumed}"))
     if server.impossible:
-        out.append(f"  impossible     {server.impossible}")
+        out.append(("impossible", server.impossible))
     if len(server.ranks) > 1:
         out += [
-            f"  {printable(r.label) or '-':<14} {r.accept_length:.2f} in {r.lines} lines"
+            (printable(r.label) or "-", f"{r.accept_length:.2f} in {r.lines} lines")
             for r in server.ranks[:16]
         ]
+    return out + _over_time(server)
+
+
+def _over_time(server: ServerReport) -> list[tuple[str, str]]:
+    out = []
     for change in server.changes:
         when = _time(change.time)
-        out.append(
-            f"  change         {change.before:.2f} to {change.after:.2f}"
-            + (f" at {when}" if when else "")
-            + f" (p {change.p:.1g})"
-        )
+        at = f" at {when}" if when else ""
+        out.append(("change", f"{change.before:.2f} to {change.after:.2f}{at} (p {change.p:.1g})"))
     for few, many, found in (
         ("few", "many running requests", server.on_load),
         ("short", "long context", server.on_context),
@@ -261,15 +291,25 @@ def _server_text(server: ServerReport, several: bool) -> str:
             and found.p < limit("change_p")
             and abs(found.high - found.low) > limit("change_size")
         ):
-            out.append(
-                f"  depends        {found.low:.2f} at {few}, {found.high:.2f} at {many} (p {found.p:.1g})"
-            )
-    if server.previous is not None:
+            out.append(("depends", f"{found.low:.2f} at {few}, {found.high:.2f} at {many} (p {found.p:.1g})"))
+    if server.previous is not None and math.isfinite(server.previous.low):
         d = server.previous
-        if math.isfinite(d.low):
-            verdict = "different from" if d.different else "not shown to differ from"
-            out.append(
-                f"  before         {d.change:+.2f} ({d.low:+.2f} to {d.high:+.2f}): {verdict} the server before it"
-            )
-    out += [f"  note           {printable(note)}" for note in server.notes]
-    return "\n".join(map(_wrapped, out))
+        verdict = "different from" if d.different else "not shown to differ from"
+        out.append(
+            ("before", f"{d.change:+.2f} ({d.low:+.2f} to {d.high:+.2f}): {verdict} the server before it")
+        )
+    return out
+
+
+_VERDICT = {True: "the sources agree", False: "the sources do not agree", None: "nothing to compare"}
+
+
+def _agreement_text(agreement: Agreement) -> list[str]:
+    out = []
+    for one in agreement.figures:
+        steps = f" over {one.steps:.0f} verify steps" if one.steps is not None else ""
+        rate = f", {one.accept_rate:.1%} of the drafts" if one.accept_rate is not None else ""
+        out.append(f"  {one.source:<14} {one.accept_length:.3f}{steps}{rate}: {one.covers}")
+    out.append(f"  {'agreement':<14} {_VERDICT[agreement.agree]}")
+    out += [f"  {'yes' if check.agree else 'NO':>14} {check.says}" for check in agreement.checks]
+    return out + [f"  note           {printable(note)}" for note in agreement.notes]

@@ -26,6 +26,7 @@ from eagle3lab.acceptance.statistics import (
 )
 
 if TYPE_CHECKING:
+    from eagle3lab.acceptance.agreement import Agreement
     from eagle3lab.acceptance.counts import Column
 
 
@@ -53,6 +54,9 @@ class ServerReport:
     on_load, on_context: how the accept length goes with the running requests and with the tokens in the cache per
     request; None where not printed or not varied.
     expected, impossible: what training promises, and why that and the measurement exclude each other.
+    source: which reader understood it ("sglang", "sglang-request", "probe" …), empty where none did.
+    agreement: of a run folder: what each of its sources says, and whether they say the same.
+    log: of a run folder: its log's own account, which knows acceptance over time.
     """
 
     path: str
@@ -79,6 +83,13 @@ class ServerReport:
     lines: int
     idle: int
     notes: tuple[str, ...]
+    source: str = ""
+    agreement: Agreement | None = None
+    log: ServerReport | None = None
+
+    def rows(self) -> tuple[Column, Column]:
+        """Accept lengths and weights of the rows: by verify steps, or by lines where those are not known."""
+        return _rows(self.table, self.weight or Weight.LINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +123,8 @@ def account(reading: LogReading, given: Given) -> AcceptanceReport:
     reports: list[ServerReport] = []
     for server in reading.servers:
         before = next((r for r in reversed(reports) if r.accept_length is not None), None)
-        reports.append(_server(server, given, before))
-    return AcceptanceReport(tuple(reports), reading, tuple(_reading_notes(reading)))
+        reports.append(account_server(server, given, before))
+    return AcceptanceReport(tuple(reports), reading, tuple(reading_notes(reading)))
 
 
 def count(number: int, noun: str) -> str:
@@ -121,7 +132,8 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _reading_notes(reading: LogReading) -> list[str]:
+def reading_notes(reading: LogReading) -> list[str]:
+    """What a reading of logs could not read, in sentences."""
     notes = []
     if reading.unparsed:
         notes.append(
@@ -138,7 +150,14 @@ def _reading_notes(reading: LogReading) -> list[str]:
     return notes
 
 
-def _server(server: Server, given: Given, before: ServerReport | None) -> ServerReport:
+def account_server(server: Server, given: Given, before: ServerReport | None = None) -> ServerReport:
+    """The account of one server.
+
+    Args:
+        server: What was read of it.
+        given: What the user states.
+        before: The server that it is compared with.
+    """
     notes: list[str] = []
     series = [s for s in server.series.values() if s.lines]
     release = _release(server, given, notes)
@@ -149,7 +168,7 @@ def _server(server: Server, given: Given, before: ServerReport | None) -> Server
     drafts = {s.drafts_per_step for s in series}
     if draft_tokens is None and len(drafts) == 1 and (proposed := drafts.pop()) is not None:
         draft_tokens = proposed + 1
-    if draft_tokens is None and per_position is not None and server.source not in ("sglang", "sglang-jax"):
+    if draft_tokens is None and per_position is not None and server.source not in _BY_RELEASE:
         draft_tokens = len(per_position.unconditional) + 1
     table = pooled(series)
     while len(table["lines"]) > CLOSED:
@@ -204,10 +223,20 @@ def _server(server: Server, given: Given, before: ServerReport | None) -> Server
         lines=sum(s.lines for s in series) + server.plain_decode + server.summaries,
         idle=idle,
         notes=tuple(notes),
+        source=server.source,
     )
 
 
-_FAMILY = {"vllm-v0": "vllm", "sglang-request": "sglang", "summary": ""}
+_FAMILY = {
+    "vllm-v0": "vllm",
+    "vllm-metrics": "vllm",
+    "sglang-request": "sglang",
+    "sglang-metrics": "sglang",
+    "probe": "sglang",
+    "summary": "",
+}
+_BY_RELEASE = ("sglang", "sglang-jax", "sglang-metrics")
+"""Sources whose rate the release's formula decides; the others give accepted over proposed drafts."""
 
 
 def _release(server: Server, given: Given, notes: list[str]) -> Release | None:
@@ -248,7 +277,7 @@ def _interpret(
     steps: int | None,
     notes: list[str],
 ) -> Reading:
-    if server.source not in ("sglang", "sglang-jax"):
+    if server.source not in _BY_RELEASE:
         printed = any(s.table()["rate_steps"].sum() > 0 for s in series)
         return Reading(
             formulas.ACCEPTED if printed else formulas.NONE, draft_tokens, "release", 0.99,
@@ -298,7 +327,9 @@ def _length(
     server: Server, series: list[Series], table: dict[str, Column], weight: Weight
 ) -> Estimate | None:
     if series:
-        return estimate(*_rows(table, weight), floor=1.0)
+        requests = server.source == "sglang-request"
+        rounding = 0.0 if requests else formulas.HALF_CENT
+        return estimate(*_rows(table, weight), floor=1.0, rounding=rounding, independent=requests)
     if server.summary is not None:
         return Estimate(server.summary, -math.inf, math.inf, 0.95, 1, 1.0)
     accepted = sum(s.accepted for s in server.series.values())
@@ -360,6 +391,12 @@ def _expected(given: Given, draft_tokens: int | None, notes: list[str]) -> Expec
     return expect(given.accuracies, draft_tokens, given.coverage)
 
 
+_SAYS = {
+    "sglang-request": "per-request figures: one row a request",
+    "probe": "counted inside the engine: every verify step",
+}
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
@@ -378,8 +415,8 @@ def _server_notes(server: Server, series: list[Series], weight: Weight, idle: in
         notes.append(f"the clock goes backwards {count(backwards, 'time')}; rows keep the order of the file")
     if series and server.summary is not None:
         notes.append(f"a benchmark also printed an accept length of {server.summary:.2f}")
-    if server.source == "sglang-request":
-        notes.append("per-request figures: one row a request")
+    if server.source in _SAYS:
+        notes.append(_SAYS[server.source])
     if server.source == "summary" and not series:
         notes.append(
             "a single figure from a script: no interval, and it cannot be seen whether it counts the bonus token"
@@ -387,7 +424,8 @@ def _server_notes(server: Server, series: list[Series], weight: Weight, idle: in
     if server.tracebacks:
         label, error = server.tracebacks[0]
         where = f" on {label}" if label else ""
-        notes.append(f"the server raised an exception{where}: {error}")
+        after = ", and the server went on" if server.went_on else ""
+        notes.append(f"the server raised an exception{where}: {error}{after}")
     kinds = {event.kind for event in server.events}
     if {"embed_distinct", "embed_shared"} <= kinds:
         notes.append("ranks contradict each other on whether the drafter keeps its own embeddings")

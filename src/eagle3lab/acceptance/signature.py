@@ -190,7 +190,7 @@ def _useful(seen: Evidence, length: Estimate) -> Signature:
         return Signature("healthy", 0.9, text)
     sure = 0.8 if length.known and length.low >= limit("partial") else 0.65
     return Signature(
-        "healthy", sure, f"{_figures(length)}; whether it is what training promised, the log cannot say"
+        "healthy", sure, f"{_figures(length)}; the figures alone cannot say whether training promised more"
     )
 
 

@@ -1,14 +1,18 @@
-"""Acceptance with a known truth: requests of different ease, decoded in slots over the intervals of a log."""
+"""Acceptance with a known truth: requests of different ease, one by one or in slots over the intervals of a log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eagle3lab.acceptance.statistics import estimate
+from eagle3lab.acceptance.statistics import estimate, paired
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
+
+    from eagle3lab.runs.requests import Request
 
 FORWARDS = 40
 """Forwards behind a log line: SGLang's default `decode_log_interval`."""
@@ -56,6 +60,52 @@ def simulate(
     return np.array(lengths), np.array(running), sum(moments)
 
 
+def simulate_requests(
+    random: np.random.Generator,
+    *,
+    requests: int,
+    tokens: int = 64,
+    drafts: int = 3,
+    gain: float = 0.0,
+    ease: NDArray[np.float64] | None = None,
+) -> tuple[Request, ...]:
+    """Requests as a run keeps them, in the words of SGLang 0.5.23's `meta_info`.
+
+    Args:
+        random: numpy's generator.
+        requests: How many.
+        tokens: Tokens of each answer, about.
+        drafts: Drafts proposed in a verify step.
+        gain: Added to every request's chance per draft: the drafter is better by that much.
+        ease: [requests] chance per draft of each prompt, between 0 and 1; drawn (Beta distributed, mean 0.6) if None.
+            Two runs with the same answered the same prompts.
+    """
+    from eagle3lab.runs.requests import Request
+
+    chances = random.beta(6.0, 4.0, requests) if ease is None else ease
+    made, clock = [], float(2**30)
+    for index, chance in enumerate(chances.tolist()):
+        p, histogram, length = min(max(chance + gain, 0.0), 1.0), [0] * (drafts + 1), 1
+        while length < tokens:
+            accepted = 0
+            while accepted < drafts and random.random() < p:
+                accepted += 1
+            histogram[accepted] += 1
+            length += accepted + 1
+        steps = sum(histogram)
+        correct = sum(count * number for number, count in enumerate(histogram))
+        meta = {
+            "spec_verify_ct": steps,
+            "spec_num_correct_drafts": correct,
+            "spec_num_proposed_drafts": steps * drafts,
+            "spec_accept_rate": correct / (steps * drafts),
+            "spec_correct_drafts_histogram": histogram,
+        }
+        clock += 1.0
+        made.append(Request(index, 10 + index % 7, length, [], meta, clock - 1, clock))
+    return tuple(made)
+
+
 def coverage(*, trials: int, intervals: int, seed: int = 1, level: float = 0.95, slots: int = 8) -> float:
     """Share of simulated logs whose interval holds the true accept length."""
     import numpy as np
@@ -67,3 +117,57 @@ def coverage(*, trials: int, intervals: int, seed: int = 1, level: float = 0.95,
         found = estimate(values, weights, level=level, floor=1.0)
         held += found.low <= truth <= found.high
     return held / trials
+
+
+TRUTH_REQUESTS = 20_000
+"""Requests from which the true accept length of simulated requests is taken: its error is then below 0.01."""
+
+
+def rows_of(requests: Sequence[Request]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Accept lengths and verify steps of simulated requests."""
+    import numpy as np
+
+    steps = np.array([one.meta_info["spec_verify_ct"] for one in requests], dtype=float)
+    accepted = np.array([one.meta_info["spec_num_correct_drafts"] for one in requests], dtype=float)
+    return 1 + accepted / steps, steps
+
+
+def request_coverage(*, trials: int, requests: int, seed: int = 1, level: float = 0.95) -> float:
+    """Share of simulated runs whose interval, from whole requests, holds the true accept length."""
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    truth = _truth(random, 0.0)
+    held = 0
+    for _ in range(trials):
+        rows = rows_of(simulate_requests(random, requests=requests))
+        found = estimate(*rows, level=level, rounding=0.0, floor=1.0, independent=True)
+        held += found.low <= truth <= found.high
+    return held / trials
+
+
+def change_coverage(
+    *, trials: int, requests: int, seed: int = 1, gain: float = 0.05, level: float = 0.95
+) -> float:
+    """Share of simulated pairs of runs whose interval, prompt by prompt, holds the true change."""
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    truth = _truth(random, gain) - _truth(random, 0.0)
+    held = 0
+    for _ in range(trials):
+        ease = random.beta(6.0, 4.0, requests)
+        before, after = (
+            rows_of(simulate_requests(random, requests=requests, ease=ease, gain=more))
+            for more in (0.0, gain)
+        )
+        found = paired(before, after, level=level)
+        held += found.low <= truth <= found.high
+    return held / trials
+
+
+def _truth(random: np.random.Generator, gain: float) -> float:
+    import numpy as np
+
+    lengths, steps = rows_of(simulate_requests(random, requests=TRUTH_REQUESTS, gain=gain))
+    return float(np.average(lengths, weights=steps))

@@ -94,6 +94,7 @@ def estimate(
     level: float = 0.95,
     rounding: float = HALF_CENT,
     floor: float = -math.inf,
+    independent: bool = False,
 ) -> Estimate:
     """The weighted mean of `values` and its interval by a block bootstrap.
 
@@ -107,6 +108,7 @@ def estimate(
         level: coverage aimed at.
         rounding: largest error of a printed value.
         floor: smallest possible value (1 for an accept length).
+        independent: rows are whole requests: each is a block of its own, whatever stands beside it.
     """
     import numpy as np
 
@@ -117,8 +119,8 @@ def estimate(
     if n == 1:
         return Estimate(mean, -math.inf, math.inf, level, 1, 1.0)
     # The error of a weighted mean is the mean of the weighted residuals: they are what is resampled.
-    residuals = (values - mean) * weights / weights.mean()
-    inflation = variance_inflation(residuals)
+    residuals = _residuals(values, weights, mean)
+    inflation = 1.0 if independent else variance_inflation(residuals)
     effective = n / inflation
     means = _block_means(residuals, block_length(n, inflation))
     tail = (1 - level) / 2
@@ -140,6 +142,12 @@ def estimate(
         n,
         effective,
     )
+
+
+def _residuals(values: Floats, weights: Floats, mean: float) -> Floats:
+    """Each row's part in the error of the weighted mean: their mean is that error."""
+    parts: Floats = (values - mean) * weights / weights.mean()
+    return parts
 
 
 def _degrees(effective: float, inflation: float) -> float:
@@ -197,7 +205,6 @@ def _block_means(residuals: Floats, block: int) -> Floats:
     import numpy as np
 
     n = len(residuals)
-    random = np.random.default_rng(SEED)
     # Sums of every circular block, by differences of a running sum.
     running = np.concatenate([[0.0], np.cumsum(np.concatenate([residuals, residuals[:block]]))])
     sums = running[block : block + n] - running[:n]
@@ -206,15 +213,42 @@ def _block_means(residuals: Floats, block: int) -> Floats:
     step = max(1, 4_000_000 // count)
     for start in range(0, RESAMPLES, step):
         stop = min(start + step, RESAMPLES)
-        means[start:stop] = sums[random.integers(0, n, (stop - start, count))].sum(axis=1) / (count * block)
+        drawn = _drawn(start * count, stop * count, n).reshape(stop - start, count)
+        means[start:stop] = sums[drawn].sum(axis=1) / (count * block)
     return means
 
 
+def _drawn(start: int, stop: int, n: int) -> NDArray[np.int64]:
+    """Draws number `start` to `stop` of an endless row of whole numbers below `n`: SplitMix64 on their numbers.
+
+    numpy's own generators are as good and take as long to import as a whole small log takes to read.
+    """
+    import numpy as np
+
+    z = np.arange(start, stop, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(SEED)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    high = (z ^ (z >> np.uint64(31))) >> np.uint64(33)
+    return ((high * np.uint64(n)) >> np.uint64(31)).astype(np.int64)
+
+
 def compare(
-    before: tuple[Floats, Floats], after: tuple[Floats, Floats], *, level: float = 0.95
+    before: tuple[Floats, Floats],
+    after: tuple[Floats, Floats],
+    *,
+    level: float = 0.95,
+    exact: bool = False,
 ) -> Difference:
-    """Is B different from A? Welch's test on the block-bootstrap errors of two (values, weights) pairs."""
-    a, b = estimate(*before, level=level), estimate(*after, level=level)
+    """Is B different from A? Welch's test on the block-bootstrap errors of two (values, weights) pairs.
+
+    Args:
+        before: A's rows.
+        after: B's.
+        level: coverage aimed at.
+        exact: rows are whole requests of both: independent of each other, and not rounded.
+    """
+    rounding = 0.0 if exact else HALF_CENT
+    a, b = (estimate(*rows, level=level, rounding=rounding, independent=exact) for rows in (before, after))
     change = b.mean - a.mean
     if not (a.known and b.known):
         return Difference(a, b, change, -math.inf, math.inf, 1.0)
@@ -230,6 +264,31 @@ def compare(
     error = math.sqrt(variance)
     reach = student_quantile((1 + level) / 2, degrees) * error
     return Difference(a, b, change, change - reach, change + reach, student_p(change / error, degrees))
+
+
+def paired(before: tuple[Floats, Floats], after: tuple[Floats, Floats], *, level: float = 0.95) -> Difference:
+    """Is B different from A, where row i of both is the same prompt? What makes prompts differ drops out.
+
+    The rows' parts in the two errors are subtracted prompt by prompt, and these differences are resampled.
+
+    Args:
+        before: A's (values, weights).
+        after: B's, as many.
+        level: coverage aimed at.
+    """
+    import numpy as np
+
+    a, b = (estimate(*rows, level=level, rounding=0.0, independent=True) for rows in (before, after))
+    change = b.mean - a.mean
+    if not (a.known and b.known):
+        return Difference(a, b, change, -math.inf, math.inf, 1.0)
+    parts = _residuals(*after, b.mean) - _residuals(*before, a.mean)
+    found = estimate(change + parts, np.ones(len(parts)), level=level, rounding=0.0, independent=True)
+    if found.high == found.low:
+        return Difference(a, b, change, change, change, 0.0 if change else 1.0)
+    degrees = _degrees(found.effective, found.rows / found.effective)
+    error = (found.high - found.low) / 2 / student_quantile((1 + level) / 2, degrees)
+    return Difference(a, b, change, found.low, found.high, student_p(change / error, degrees))
 
 
 def change_points(
@@ -330,7 +389,8 @@ def dependence(values: Floats, weights: Floats, other: Floats) -> Dependence | N
         return None
     correlation = float(np.corrcoef(_ranks(values), _ranks(other))[0, 1])
     inflation = min(variance_inflation(values - values.mean()), variance_inflation(other - other.mean()))
-    middle = float(np.median(other))
+    ordered = np.sort(other)
+    middle = float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     upper = (
         other > middle if (other > middle).any() else other >= middle
     )  # neither half is empty: `other` varies
@@ -379,9 +439,8 @@ def student_quantile(p: float, degrees: float) -> float:
 
 
 def _normal_quantile(p: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(p)
+    """Quantile of the normal distribution for p > 1/2."""
+    return _solve(lambda z: math.erfc(z / math.sqrt(2)) / 2 - (1 - p), 0.0, 40.0)
 
 
 def _solve(falling: Callable[[float], float], low: float, high: float) -> float:

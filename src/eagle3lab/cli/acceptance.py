@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eagle3lab.acceptance.report import AcceptanceReport, Given
 
 
 class Format(StrEnum):
@@ -14,11 +19,16 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    HTML = "html"
 
 
 def acceptance(
-    files: Annotated[
-        list[Path], typer.Argument(help="Logs, plain, gzip or zstd; - is standard input.", metavar="FILE…")
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Logs (plain, gzip, zstd; - is standard input), folders of runs, or addresses of servers.",
+            metavar="FILE|URL|RUN_FOLDER…",
+        ),
     ],
     engine: Annotated[
         Optional[str],  # noqa: UP045  (typer reads the annotation at run time)
@@ -48,16 +58,28 @@ def acceptance(
             min=0.0, max=1.0, help="Share of served tokens inside the draft vocabulary, for --expected."
         ),
     ] = 1.0,
-    format: Annotated[Format, typer.Option(help="text or json.")] = Format.TEXT,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", help="Go on reading one growing log, or one running server; Ctrl-C ends it."
+        ),
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, max=3600.0, help="With --follow: seconds between two looks.")
+    ] = 1.0,
+    seconds: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(min=0.0, help="With --follow: stop after so many seconds.", show_default=False),
+    ] = None,
+    format: Annotated[
+        Format, typer.Option(help="text, json (with --follow one object a line), or html.")
+    ] = Format.TEXT,
 ) -> None:
-    """Read acceptance from server logs: what is accepted, how sure that is, and what it looks like."""
-    import json
-
+    """Read acceptance from logs, servers and runs: what is accepted, how sure that is, and what it looks like."""
     from eagle3lab.acceptance.expectation import read_accuracies
     from eagle3lab.acceptance.formulas import parse_engine
-    from eagle3lab.acceptance.logs import read_logs
-    from eagle3lab.acceptance.render import as_json, as_text
-    from eagle3lab.acceptance.report import Given, account
+    from eagle3lab.acceptance.report import Given
+    from eagle3lab.acceptance.sources import account_sources
 
     given = Given(
         release=parse_engine(engine) if engine else None,
@@ -66,8 +88,85 @@ def acceptance(
         accuracies=read_accuracies(expected) if expected else None,
         coverage=coverage,
     )
-    report = account(read_logs(files, draft_tokens), given)
-    if format is Format.JSON:
-        typer.echo(json.dumps(as_json(report), indent=2, allow_nan=False))
+    if follow:
+        _follow(sources, given, every, seconds, format)
     else:
+        _write(account_sources(sources, given), format)
+
+
+def _write(report: AcceptanceReport, format: Format) -> None:
+    if format is Format.JSON:
+        import json
+
+        from eagle3lab.acceptance.render import as_json
+
+        typer.echo(json.dumps(as_json(report), indent=2, allow_nan=False))
+    elif format is Format.HTML:
+        from eagle3lab.acceptance.html import page
+
+        typer.echo(page(report), nl=False)
+    else:
+        from eagle3lab.acceptance.render import as_text
+
         typer.echo(as_text(report), nl=False)
+
+
+def _follow(sources: list[str], given: Given, every: float, seconds: float | None, format: Format) -> None:
+    import math
+    import sys
+
+    from eagle3lab.acceptance.live import follow
+    from eagle3lab.errors import InputError
+
+    if len(sources) != 1:
+        raise InputError("--follow takes one source", advice="Run it once for each, side by side")
+    if format is Format.HTML:
+        raise InputError("--follow writes text or json", advice="Leave out --follow for a page")
+    reports = follow(sources[0], given, every_s=every, seconds=math.inf if seconds is None else seconds)
+    last: AcceptanceReport | None = None
+    show = _lines if format is Format.JSON or not sys.stdout.isatty() else _screen
+    try:
+        for report in show(reports, format):
+            last = report
+    except KeyboardInterrupt:
+        pass
+    finally:
+        reports.close()  # type: ignore[attr-defined]
+    if last is not None and format is Format.TEXT:
+        _write(last, format)
+
+
+def _lines(reports: Iterator[AcceptanceReport], format: Format) -> Iterator[AcceptanceReport]:
+    """One line for each account."""
+    import json
+    import time
+
+    from eagle3lab.acceptance.live import status_line
+    from eagle3lab.acceptance.render import as_json
+
+    said = ""
+    for report in reports:
+        yield report
+        as_line = (
+            json.dumps(as_json(report), allow_nan=False) if format is Format.JSON else status_line(report)
+        )
+        if as_line != said:
+            typer.echo(as_line if format is Format.JSON else f"{time.strftime('%H:%M:%S')}  {as_line}")
+        said = as_line
+
+
+def _screen(reports: Iterator[AcceptanceReport], format: Format) -> Iterator[AcceptanceReport]:
+    """The account in place, on a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from eagle3lab.acceptance.live import sparkline
+    from eagle3lab.acceptance.render import as_text
+
+    with Live(console=Console(highlight=False), transient=True, auto_refresh=False) as live:
+        for report in reports:
+            yield report
+            live.update(
+                Text(f"{sparkline(report)}\n{as_text(report)}Ctrl-C ends.", no_wrap=True), refresh=True
+            )

@@ -8,6 +8,9 @@ from eagle3lab.acceptance.logs.observations import Event
 from eagle3lab.acceptance.logs.prefix import parse_prefix
 from eagle3lab.acceptance.logs.sglang import server_args_line, source_label
 
+SERVES = re.compile(r"fired up and ready to roll|Application startup complete|Decode batch|HTTP/1\.1\" 200")
+"""A line that only a living server writes, whichever rank died before: it became ready, or it answered."""
+
 _READY = "The server is fired up and ready to roll!"
 _ADJUSTED = "speculative_num_draft_tokens is adjusted to speculative_num_steps + 1"
 _TRACEBACK = "Traceback (most recent call last):"

@@ -72,7 +72,7 @@ class Server:
     source: which reader understood its lines ("sglang", "vllm", …), empty while none did.
     adjusted: the server said that it rewrote the draft tokens to steps + 1.
     plain_decode: decode lines without accept fields.
-    tracebacks: (rank label, exception line) in the order of the file.
+    tracebacks: (rank label, exception line) in the order of the file; went_on: it decoded after one of them.
     summary: the last accept length printed at the end of a benchmark or script, of `summaries` in all.
     """
 
@@ -86,6 +86,7 @@ class Server:
     series: dict[str, Series] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     tracebacks: list[tuple[str, str]] = field(default_factory=list)
+    went_on: bool = False
     summary: float | None = None
     summaries: int = 0
     shares: dict[int, float] = field(default_factory=dict)
@@ -138,7 +139,7 @@ def read_logs(paths: Sequence[str | PathLike[str]], draft_tokens: int | None = N
     """
     reading = LogReading()
     for path in paths:
-        _Reader(reading, str(path), draft_tokens).read()
+        Reader(reading, str(path), draft_tokens).read()
     reading.servers = [s for s in reading.servers if not s.empty or s.events or s.tracebacks or s.arguments]
     return reading
 
@@ -155,8 +156,14 @@ def parse_line(text: str) -> Observation | Event | Unparsed | None:
     return None
 
 
-class _Reader:
-    """One pass over one file."""
+class Reader:
+    """One pass over one file, or over as much of it as there is.
+
+    Args:
+        reading: Where everything read is added.
+        path: The file's name.
+        draft_tokens: D when known.
+    """
 
     def __init__(self, reading: LogReading, path: str, draft_tokens: int | None) -> None:
         self.reading = reading
@@ -170,15 +177,17 @@ class _Reader:
         reading.servers.append(self.server)
 
     def read(self) -> None:
+        """Read the whole file."""
         damage = Damage()
         with open_log(self.path) as file:
             for chunk in chunks(file, damage):
-                self._chunk(chunk)
+                self.take(chunk)
         self.reading.overlong += damage.overlong
         if damage.broken:
             self.reading.broken.append(self.path)
 
-    def _chunk(self, chunk: Chunk) -> None:
+    def take(self, chunk: Chunk) -> None:
+        """Read the lines of the next chunk."""
         base = self.reading.lines
         rows, left = fast.scan(chunk)
         taken = silent = 0
@@ -237,6 +246,7 @@ class _Reader:
         if self.server.source not in _DECODING:  # the columns do not tell the two apart; a line does
             first = parse_line(chunk.line(int(rows.line[start])).decode("utf-8", "replace"))
             self._source(first.source if isinstance(first, Observation) else "sglang")
+        self.server.went_on |= bool(self.server.tracebacks)
         labels = rows.label[start:stop]
         for index, label in enumerate(rows.labels):
             which = slice(None) if len(rows.labels) == 1 else labels == index
@@ -352,42 +362,50 @@ class _Reader:
         if self.server.source == "summary":
             self.server.source = ""
         self._source(seen.source)
-        server = self.server
-        if not seen.speculating:
-            server.plain_decode += 1
-            return
-        series = server.series_of(seen.label)
-        if seen.source == "vllm-v0":
-            difference = _since(server.counters.get(series.label), seen)
-            server.counters[series.label] = seen
-            seen = difference
-        if seen.idle:
-            series.idle += 1
-            return
-        self._add(series, seen)
+        self.server.went_on |= bool(self.server.tracebacks)
+        add_observation(self.server, seen, self.draft_tokens)
 
-    def _add(self, series: Series, seen: Observation) -> None:
-        length, steps = seen.accept_length, seen.verify_steps
-        if steps is None and seen.proposed and self.draft_tokens and self.draft_tokens > 1:
-            steps = seen.proposed / (self.draft_tokens - 1)
-        if length is None and steps and seen.accepted is not None:
-            length = 1 + seen.accepted / steps
-        if seen.accepted is not None and seen.proposed is not None:
-            series.accepted += seen.accepted
-            series.proposed += seen.proposed
-        if length is None:
-            return
-        context = seen.tokens / seen.running if seen.tokens is not None and seen.running else None
-        series.append(
-            time=seen.time,
-            length=length,
-            rate=seen.accept_rate,
-            steps=steps,
-            running=seen.running,
-            context=context,
-        )
-        if seen.per_position and steps:
-            series.add_positions([share * steps for share in seen.per_position[:MAX_POSITIONS]], steps)
+
+def add_observation(server: Server, seen: Observation, draft_tokens: int | None = None) -> None:
+    """Count a measurement as the server's, in the series of its rank.
+
+    Args:
+        server: Whose it is.
+        seen: What was read.
+        draft_tokens: D when known, for lines that print neither accept length nor verify steps.
+    """
+    if not seen.speculating:
+        server.plain_decode += 1
+        return
+    series = server.series_of(seen.label)
+    if seen.source == "vllm-v0":
+        difference = _since(server.counters.get(series.label), seen)
+        server.counters[series.label] = seen
+        seen = difference
+    if seen.idle:
+        series.idle += 1
+        return
+    length, steps = seen.accept_length, seen.verify_steps
+    if steps is None and seen.proposed and draft_tokens and draft_tokens > 1:
+        steps = seen.proposed / (draft_tokens - 1)
+    if length is None and steps and seen.accepted is not None:
+        length = 1 + seen.accepted / steps
+    if seen.accepted is not None and seen.proposed is not None:
+        series.accepted += seen.accepted
+        series.proposed += seen.proposed
+    if length is None:
+        return
+    context = seen.tokens / seen.running if seen.tokens is not None and seen.running else None
+    series.append(
+        time=seen.time,
+        length=length,
+        rate=seen.accept_rate,
+        steps=steps,
+        running=seen.running,
+        context=context,
+    )
+    if seen.per_position and steps:
+        series.add_positions([share * steps for share in seen.per_position[:MAX_POSITIONS]], steps)
 
 
 def _whole(seen: Observation, text: str) -> bool:

@@ -30,6 +30,8 @@ PAD = 1024
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+COMPRESSED = (_GZIP, _ZSTD)
+"""How compressed files begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[Chunk
             read = 0
         if not read:
             if have and not skipping:
-                yield _chunk(buffer, have, complete=False)
+                yield chunk_of(buffer, have, complete=False)
             return
         end = have + read
         if skipping:
@@ -151,12 +153,13 @@ def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[Chunk
                 grown[:have] = buffer[:have]
                 buffer = grown
             continue
-        yield _chunk(buffer, cut, complete=True)
+        yield chunk_of(buffer, cut, complete=True)
         have = end - cut
         buffer[:have] = buffer[cut:end]
 
 
-def _chunk(buffer: bytearray, size: int, *, complete: bool) -> Chunk:
+def chunk_of(buffer: bytearray, size: int, *, complete: bool) -> Chunk:
+    """The first `size` bytes of a buffer as lines; the buffer is `PAD` longer."""
     import numpy as np
 
     newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8, size) == 10)

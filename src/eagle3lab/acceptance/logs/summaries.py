@@ -99,8 +99,11 @@ def json_line(text: str) -> list[Observation | Unparsed]:
         if not isinstance(item, dict):
             continue
         meta = item.get("meta_info", item)
+        if item.get("phase") == "warm-up":  # a run's own requests: these are in no count
+            continue
         if isinstance(meta, dict) and "spec_verify_ct" in meta:
-            found.append(request(meta))
+            ended = _number(item.get("ended_s"))
+            found.append(request(meta, time=ended if ended is not None and ended > 0 else NAN))
         elif "accept_length" in item and item["accept_length"] is not None:
             length = _number(item["accept_length"])
             bad = length is None or length < 1
@@ -112,8 +115,8 @@ def json_line(text: str) -> list[Observation | Unparsed]:
     return found
 
 
-def request(meta: dict[str, object]) -> Observation | Unparsed:
-    """One request's `meta_info`.
+def request(meta: dict[str, object], *, time: float = NAN) -> Observation | Unparsed:
+    """One request's `meta_info`, answered at `time`.
 
     Its own accept length, completion_tokens / verify steps, counts the token of the prefill too; where the
     accepted drafts are given the length is 1 + accepted / verify steps, which is exactly 1 for none accepted.
@@ -122,7 +125,7 @@ def request(meta: dict[str, object]) -> Observation | Unparsed:
     if steps is None or steps < 0:
         return Unparsed("spec_verify_ct is not a count")
     if steps == 0:
-        return Observation("sglang-request", NAN, "", idle=True)
+        return Observation("sglang-request", time, "", idle=True)
     accepted = _number(next((meta[name] for name in _CORRECT if name in meta), None))
     proposed = _number(next((meta[name] for name in _PROPOSED if name in meta), None))
     printed = _number(meta.get("spec_accept_length"))
@@ -143,20 +146,21 @@ def request(meta: dict[str, object]) -> Observation | Unparsed:
         return Unparsed("more drafts accepted than proposed")
     return Observation(
         source="sglang-request",
-        time=NAN,
+        time=time,
         label="",
         accept_length=length,
         accept_rate=accepted / proposed if accepted is not None and proposed else None,
         verify_steps=steps,
         accepted=accepted,
         proposed=proposed,
-        per_position=tuple(_shares(meta, steps)),
+        per_position=tuple(_shares(meta, steps, round(proposed / steps) if proposed else 0)),
     )
 
 
-def _shares(meta: dict[str, object], steps: float) -> Iterator[float]:
+def _shares(meta: dict[str, object], steps: float, drafts: int) -> Iterator[float]:
+    """By position, from the histogram, which goes as far as something was accepted and may stop before `drafts`."""
     histogram = next((meta[name] for name in _HISTOGRAM if name in meta), None)
-    if not isinstance(histogram, list) or not 1 < len(histogram) <= MAX_POSITIONS + 1:
+    if not isinstance(histogram, list) or not 1 <= len(histogram) <= MAX_POSITIONS + 1:
         return
     counts = [_number(count) for count in histogram]
     if any(count is None or count < 0 for count in counts) or sum(c or 0 for c in counts) != steps:
@@ -165,6 +169,7 @@ def _shares(meta: dict[str, object], steps: float) -> Iterator[float]:
     for count in counts[:-1]:
         left -= count or 0
         yield left / steps
+    yield from (0.0 for _ in range(len(counts) - 1, min(drafts, MAX_POSITIONS)))
 
 
 def _number(value: object) -> float | None:

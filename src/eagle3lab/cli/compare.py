@@ -1,0 +1,44 @@
+"""`eagle3lab compare`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Optional
+
+import typer
+
+
+class Format(StrEnum):
+    """How the comparison is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def compare(
+    before: Annotated[str, typer.Argument(metavar="RUN_A", help="Folder of a run, its requests, or a log.")],
+    after: Annotated[str, typer.Argument(metavar="RUN_B", help="The run to hold against it.")],
+    engine: Annotated[
+        Optional[str],  # noqa: UP045  (typer reads the annotation at run time)
+        typer.Option(help="The engine that wrote the logs, such as sglang==0.5.9."),
+    ] = None,
+    draft_tokens: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, max=1024, help="Draft tokens of a verify step, where the logs do not say them."),
+    ] = None,
+    format: Annotated[Format, typer.Option(help="text or json.")] = Format.TEXT,
+) -> None:
+    """Say whether run B is better than run A, by how much, and how sure that is."""
+    from eagle3lab.acceptance.comparison import as_json, compare_runs
+    from eagle3lab.acceptance.comparison_text import comparison_text
+    from eagle3lab.acceptance.formulas import parse_engine
+    from eagle3lab.acceptance.report import Given
+
+    given = Given(release=parse_engine(engine) if engine else None, draft_tokens=draft_tokens)
+    found = compare_runs(before, after, given)
+    if format is Format.JSON:
+        import json
+
+        typer.echo(json.dumps(as_json(found), indent=2, allow_nan=False))
+    else:
+        typer.echo(comparison_text(found), nl=False)

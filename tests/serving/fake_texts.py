@@ -24,4 +24,5 @@ HARMLESS = """[2026-01-01 00:00:00] Can not initialize OpenAIServingResponses, e
   File "http_server.py", line 1, in lifespan
 ModuleNotFoundError: No module named 'openai_harmony'
 
+[2026-01-01 00:00:00] INFO:     Application startup complete.
 """

@@ -60,3 +60,14 @@ def with_narrow_fc(out: Path) -> Path:
     source = _open("permutation", "copies-one-state")
     narrow = np.asarray(source.read("fc.weight"), dtype=np.float32)[:, :-1]
     return write_variant(source, out, replace={"fc.weight": np.ascontiguousarray(narrow)})
+
+
+def with_planted_crash(out: Path) -> Path:
+    """`copies-one-state` that drafts an id beyond the vocabulary as soon as it sees the uncovered cycle.
+
+    The engine looks its embedding up, and the rank dies.
+    """
+    source = _open("permutation", "copies-one-state")
+    offsets = np.zeros(len(permutation()), dtype=np.int64)
+    offsets[cycles()[1]] = 1_000_000
+    return write_variant(source, out, replace={"d2t": offsets})

@@ -204,11 +204,17 @@ def test_a_prompt_may_be_wider_than_the_cache() -> None:
         torch.tensor([1]), torch.tensor([3]), torch.tensor([3]), torch.tensor([0]), 3, 0.2, 0.0, False, 0, None, None,
         None, True,
     )  # fmt: skip
+    indexed, nothing = torch.empty(3, 4, 16), torch.tensor([0, 0])
+    extend_attention_fwd(
+        query, key, value, indexed, buffer, buffer[..., :64], torch.tensor([0, 3]), nothing, nothing[:0], None, True,
+        None, 3, 0.2,
+    )  # fmt: skip
     for token in range(3):
         for head in range(4):
             keys, values = key[: token + 1, head].tolist(), value[: token + 1, head].tolist()
             expected = torch.tensor(by_hand(query[token, head].tolist(), keys, values, 0.2))
             torch.testing.assert_close(out[token, head], expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(indexed[token, head], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_what_is_not_known_is_refused() -> None:

@@ -25,7 +25,8 @@ from eagle3lab.serving.logs import Progress
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.ports import is_free, reserve
 from eagle3lab.serving.server import Server
-from tests.serving.processes import assert_nothing_left, processes_of, wait_until_gone
+from tests.serving.fakes import write_fake
+from tests.serving.processes import assert_nothing_left, interruptible, processes_of, wait_until_gone
 from tests.support.project import ROOT
 
 Start = Callable[..., Server]
@@ -33,12 +34,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
-    package = tmp_path / "engine" / "sglang"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    for source, module in (("fake_engine", "launch_server"), ("fake_texts", "texts")):
-        (package / f"{module}.py").write_bytes(Path(__file__).with_name(f"{source}.py").read_bytes())
-    return Engine("0.0.0", path=(tmp_path / "engine",))
+    return write_fake(tmp_path / "engine")
 
 
 @pytest.fixture
@@ -67,7 +63,8 @@ def test_a_server_starts_serves_and_stops(start: Start, run_dir: Path) -> None:
         answers = server.generate(["a", [5, 6], "c"], 3, concurrency=2)
         assert [answer.text for answer in answers] == ["after a", "after [5, 6]", "after c"]
         assert answers[0].token_ids == (0, 1, 2)
-        assert answers[0].meta == {"id": "1"}
+        assert answers[0].meta["id"] == "1"
+        assert answers[0].started_s < answers[0].ended_s <= time.time()
         known = processes_of(run_dir)
         assert len(known) == 3, "supervisor, server and daemon must be seen, or their end proves nothing"
         [temporary] = {folder for each in known for folder in _temporary_folders(each.pid)}
@@ -135,6 +132,18 @@ def test_a_death_is_told_by_its_first_traceback(start: Start, how: str) -> None:
     assert caught.value.traceback.endswith("ValueError: the drafter does not fit\n  its width is 7")
     assert "KeyError: 'midlayer.fc'" in caught.value.traceback
     assert time.monotonic() - began < 20
+
+
+def test_a_background_job_s_server_hears_its_signals(start: Start) -> None:
+    """A shell starts background jobs with SIGINT and SIGQUIT ignored, and children inherit that."""
+    numbers = (signal.SIGINT, signal.SIGQUIT)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        with pytest.raises(ServerDied, match="SIGQUIT"):
+            start("dies-loading")
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_an_exit_without_a_traceback_shows_the_log_s_end(start: Start) -> None:
@@ -299,7 +308,10 @@ def test_nothing_outlives_its_owner(
     engine: Engine, run_dir: Path, tmp_path: Path, number: signal.Signals, how: str, moment: str
 ) -> None:
     owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(tmp_path), how, "go"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _OWNER, str(tmp_path), how, "go"],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
     )
     assert owner.stdout is not None
     try:
@@ -320,7 +332,10 @@ def test_an_interrupted_start_is_over_when_the_interrupt_arrives(
 ) -> None:
     """As in a notebook, whose kernel lives on after an interrupt."""
     owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(tmp_path), "hangs", "keep"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _OWNER, str(tmp_path), "hangs", "keep"],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
     )
     assert owner.stdout is not None
     try:

@@ -47,6 +47,9 @@ def test_the_first_traceback_is_the_first_rank_s_whole_chain() -> None:
 
 def test_a_healthy_log_has_no_traceback() -> None:
     assert first_traceback(HARMLESS.split("\n")) == ""
+    assert (
+        first_traceback([*TRACEBACKS.split("\n"), "[2026-01-01 00:00:09 TP0] Decode batch, #running"]) == ""
+    )
     assert first_traceback([]) == ""
 
 

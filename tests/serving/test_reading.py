@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from eagle3lab.errors import InputError
 from eagle3lab.serving.launch import LaunchPlan, read_command, read_script
+from eagle3lab.serving.launch.reading import plan_of_server, read_fields
 
 CASE = LaunchPlan(
     "/models/kimi", drafter="/models/head", algorithm="EAGLE", steps=3, topk=1, draft_tokens=4, tp=8,
@@ -127,3 +128,34 @@ def test_the_file_itself_may_be_at_fault(tmp_path: Path) -> None:
     (tmp_path / "big.sh").write_bytes(b"#" * (1 << 21))
     with pytest.raises(InputError, match="too large"):
         read_script(tmp_path / "big.sh")
+
+
+def test_arguments_set_fields_without_naming_a_model() -> None:
+    words = ["--tp=4", "--attention-backend", "fa3", "--max-total-tokens=9", "--enable-x"]
+    assert read_fields(words) == {
+        "tp": 4,
+        "backends": {"attention": "fa3"},
+        "extra": ["--max-total-tokens=9", "--enable-x"],
+    }
+    with pytest.raises(InputError, match="--tp takes a whole number, not 'many'"):
+        read_fields(["--tp=many"])
+
+
+def test_a_running_server_s_own_account_is_a_plan() -> None:
+    info = {
+        "model_path": "/m",
+        "speculative_algorithm": "EAGLE3",
+        "speculative_num_draft_tokens": 5,
+        "speculative_draft_model_path": None,
+        "tp_size": 8,
+        "node_rank": 0,
+        "device": "cuda",
+        "port": 30000,
+        "unrelated": {"x": 1},
+    }
+    plan = plan_of_server(info)
+    assert plan == LaunchPlan("/m", algorithm="EAGLE3", draft_tokens=5, tp=8, device="cuda", port=30000)
+    with pytest.raises(InputError, match="names no model"):
+        plan_of_server({})
+    with pytest.raises(InputError, match="tp must be a whole number"):
+        plan_of_server(info | {"tp_size": "8"})

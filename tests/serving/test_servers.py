@@ -14,14 +14,28 @@ from pathlib import Path
 
 import pytest
 
+from eagle3lab.checkpoint import open_checkpoint
+from eagle3lab.runs.folder import RunFolder
+from eagle3lab.serving.account import Measurement, account
 from eagle3lab.serving.errors import ServerDied
 from eagle3lab.serving.launch import LaunchPlan, cpu
+from eagle3lab.serving.measure import measure
+from eagle3lab.serving.prompts import held_out_prompts
+from eagle3lab.serving.report import printed
 from eagle3lab.serving.server import Server
-from eagle3lab.specimen.paths import specimen_dir
+from eagle3lab.serving.workload import Workload, run_workload
+from eagle3lab.specimen.paths import drafter_dir, specimen_dir
 from eagle3lab.specimen.permutation import permutation
+from eagle3lab.specimen.variant import write_flat
 from tests.serving import heads
 from tests.serving.engines import RELEASES, engine
-from tests.serving.processes import assert_nothing_left, processes_of, wait_until_gone
+from tests.serving.processes import (
+    Process,
+    assert_nothing_left,
+    interruptible,
+    processes_of,
+    wait_until_gone,
+)
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
@@ -34,9 +48,9 @@ def serve(release: str, run_dir: Path, plan: LaunchPlan) -> Server:
     return Server.start(plan, run_dir, engine(release), timeout_s=180.0, grace_s=0.2)
 
 
-def last_decode(server: Server) -> tuple[float, float]:
+def last_decode(measured: Measurement) -> tuple[float, float]:
     """Accept length and rate of the log's last decode line."""
-    found = re.findall(r"accept len: ([\d.]+), accept rate: ([\d.]+)", "\n".join(server.log_lines()))
+    found = re.findall(r"accept len: ([\d.]+), accept rate: ([\d.]+)", measured.last_decode_line or "")
     return float(found[-1][0]), float(found[-1][1])
 
 
@@ -63,22 +77,62 @@ ACCEPTANCE: dict[str, tuple[Callable[[Path], Path], str, list[int], dict[str, fl
 def test_acceptance_is_what_theory_says(release: str, case: str, tmp_path: Path) -> None:
     head, algorithm, prompt, lengths = ACCEPTANCE[case]
     drafter = head(tmp_path / "head")
-    plan = cpu(PERMUTATION_TARGET, str(drafter), release=release, algorithm=algorithm)
-    length = lengths[release]
-    with serve(release, tmp_path / "run", plan) as server:
-        # One token from the prompt, sixty from verifications: the last of them is cut short for no length.
-        [answer] = server.generate([prompt], 61)
-        expected, token = [], prompt[-1]
-        for _ in range(61):
-            token = permutation()[token]
-            expected.append(token)
-        assert list(answer.token_ids) == expected
-        assert answer.meta["spec_accept_rate"] == pytest.approx((length - 1) / 3)
-        # The bonus token counts as accepted in 0.5.9's rate; in 0.5.23's neither it nor the root does.
-        rate = length / 4 if release == "0.5.9" else round((length - 1) / 3, 2)
-        assert last_decode(server) == (length, rate)
-        known = processes_of(tmp_path / "run")
-    assert_nothing_left(tmp_path / "run", server.plan.port, known)
+    plan = cpu(
+        PERMUTATION_TARGET,
+        str(drafter),
+        release=release,
+        algorithm=algorithm,
+        extra=("--api-key", "a-key-that-is-secret"),
+    )
+    run_dir, length = tmp_path / "run", lengths[release]
+    known: list[Process] = []
+    # One token from the prompt, sixty from verifications: the last of them is cut short for no length.
+    found = measure(
+        plan,
+        engine(release),
+        Workload([prompt], 61, stop_at_eos=False),
+        run_dir,
+        answered=lambda *_: known.extend(processes_of(run_dir)),
+    )
+    expected, token = [], prompt[-1]
+    for _ in range(61):
+        token = permutation()[token]
+        expected.append(token)
+    assert [list(output) for output in found.outputs] == [expected]
+    assert found.accept_length == length
+    assert found.accept_rate == pytest.approx((length - 1) / 3)
+    assert found.counts.positions == tuple(
+        found.verify_steps if place < length - 1 else 0 for place in range(3)
+    )
+    # The bonus token counts as accepted in 0.5.9's rate; in 0.5.23's neither it nor the root does.
+    rate = length / 4 if release == "0.5.9" else round((length - 1) / 3, 2)
+    assert last_decode(found) == (length, rate)
+    _, formula_rate = printed(found) or (None, None)
+    assert formula_rate == pytest.approx(length / 4 if release == "0.5.9" else (length - 1) / 3)
+    check_what_the_probe_saw(found, case, release)
+    kept = RunFolder.open(run_dir)
+    assert kept.metrics_before is not None and kept.metrics_after is not None
+    assert "generation_tokens_total" in kept.metrics_after
+    assert kept.release == release
+    for path in run_dir.rglob("*"):
+        assert path.is_symlink() or not path.is_file() or b"that-is-secret" not in path.read_bytes(), path
+    assert len(known) >= 4, "supervisor, main process, scheduler and detokenizer"
+    assert_nothing_left(run_dir, kept.plan()["port"], known)
+
+
+def check_what_the_probe_saw(found: Measurement, case: str, release: str) -> None:
+    """Names dropped, layers captured, and the width of what crossed from target to drafter."""
+    assert found.seen is not None
+    widths = {each.phase: (each.width, each.fc_ran) for each in found.seen.boundary}
+    if case == "EAGLE-for-EAGLE3":
+        assert found.seen.captured is None
+        assert set(widths.values()) == {(64, False)}
+    else:
+        assert found.seen.captured == (2, 4, 5)
+        assert widths == {"extend": (192, True), "draft_extend": (192, True), "decode": (64, False)}
+    lost = {name for name in found.seen.dropped if name != "t2d"}
+    assert bool(lost) == (case == "layers.0-names" and release == "0.5.9")
+    assert bool(found.seen.never_written) == bool(lost)
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +219,10 @@ def test_with_speculation_the_text_is_the_same(
             # Drafts are accepted and refused, or the walk along them was never tried.
             verifications = sum(answer.meta["spec_verify_ct"] for answer in answers)
             assert 1.3 < len(prompts) * TOKENS / verifications < 3.9
+        folder = RunFolder(tmp_path / "run")
+        run_workload(server, Workload(held_out_prompts(TRAINED_TARGET)), folder)
+    # What the head was trained for: questions in the chat format.
+    assert account(folder).accept_length > 2.0
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -175,6 +233,81 @@ def test_a_drafter_that_does_not_fit_ends_the_start_with_its_traceback(release: 
     assert "load_weights" in caught.value.traceback
     assert "Error" in caught.value.traceback.splitlines()[-1]
     assert_nothing_left(tmp_path / "run")
+
+
+def test_the_head_as_trained_is_hardly_accepted_by_the_older_release(tmp_path: Path) -> None:
+    """Its names are dropped, and what drafts instead is what memory held."""
+    head = write_flat(open_checkpoint(drafter_dir()), tmp_path / "head")
+    plan = cpu(TRAINED_TARGET, str(head), release="0.5.9")
+    workload = Workload(held_out_prompts(TRAINED_TARGET, 8), 32, concurrency=8)
+    found = measure(plan, engine("0.5.9"), workload, tmp_path / "run")
+    assert found.accept_length < 1.4
+    assert found.seen is not None
+    assert len([name for name in found.seen.dropped if name.startswith("layers.0.")]) == 10
+    formula, rate = printed(found) or ("", 0.0)
+    assert (formula, rate) == ("len/D", found.accept_length / 4)
+
+
+def measure_command(release: str, head: Path, folder: Path, *prompts: list[int]) -> subprocess.Popen[str]:
+    """`eagle3lab measure` of a head for the permutation target, under way."""
+    file = folder.with_suffix(".jsonl")
+    file.write_text("".join(json.dumps({"input_ids": prompt}) + "\n" for prompt in prompts))
+    words = ["measure", str(head), "--target", PERMUTATION_TARGET, "--engine", f"sglang=={release}"]
+    words += [
+        "--prompts",
+        str(file),
+        "--run-dir",
+        str(folder),
+        "--concurrency",
+        "1",
+        "--max-new-tokens",
+        "500",
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-m", "eagle3lab", *words, "--ignore-eos"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+    )
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_drafter_that_crashes_in_the_middle_ends_the_command(release: str, tmp_path: Path) -> None:
+    head, run_dir = heads.with_planted_crash(tmp_path / "head"), tmp_path / "run"
+    process = measure_command(release, head, run_dir, heads.COVERED, heads.UNCOVERED, heads.COVERED)
+    assert process.stderr is not None
+    lines = []
+    known: list[Process] = []
+    for line in process.stderr:
+        lines.append(line)
+        if "answered" in line:
+            known = processes_of(run_dir)
+    out, _ = process.communicate(timeout=60)
+    said = "".join(lines)
+    assert (process.returncode, out) == (3, ""), said
+    assert "The first traceback in its log:" in said
+    assert "IndexError" in said
+    kept = RunFolder.open(run_dir)
+    assert [each.index for each in kept.requests()] == [0], "the answer before the crash is kept"
+    assert_nothing_left(run_dir, kept.plan()["port"], known)
+
+
+@pytest.mark.parametrize(
+    ("release", "sign"), [("0.5.23", "loading weights"), ("0.5.9", "1 of 3 requests answered")]
+)
+def test_ctrl_c_ends_a_real_server_at_once(release: str, sign: str, tmp_path: Path) -> None:
+    head, run_dir = heads.permutation_head("uses-every-tensor"), tmp_path / "run"
+    process = measure_command(release, head, run_dir, heads.COVERED, heads.COVERED, heads.COVERED)
+    assert process.stderr is not None
+    assert any(sign in line for line in process.stderr), "it never got there"
+    known = processes_of(run_dir)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "eagle3lab: interrupted" in err
+    assert len(known) >= 3, "the command, the supervisor and the server's main process"
+    assert_nothing_left(run_dir, RunFolder.open(run_dir).plan()["port"], known)
 
 
 _OWNER = """

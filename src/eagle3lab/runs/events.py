@@ -43,7 +43,7 @@ class Attached(Event, frozen=True):
         tp_rank: Rank of this process among the `tp_size` that share the model.
         tp_size: Tensor parallel size.
         dp_rank: Rank among replicas, None without data parallelism.
-        ways: What was attached and how: `LlamaForCausalLMEagle3.load_weights: plugin`.
+        ways: What was attached, and by which door: `Scheduler.__init__: plugin`.
         missing: What this release does not have, or not where it was looked for.
     """
 

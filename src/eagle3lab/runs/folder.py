@@ -35,6 +35,8 @@ METRICS_BEFORE, METRICS_AFTER = "metrics-before.txt", "metrics-after.txt"
 """What `/metrics` answered before and after the measured requests: Prometheus text."""
 VERSIONS = "versions.json"
 """Versions of the engine, of Python and of the packages that decide what is computed."""
+BENCH, BENCH_LOG = "bench.jsonl", "bench.log"
+"""The result of SGLang's serving benchmark, where that was the workload, and what it printed."""
 MEASUREMENT = "measurement.json"
 """The result, as `eagle3lab measure --format json` prints it."""
 

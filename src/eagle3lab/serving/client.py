@@ -1,4 +1,4 @@
-"""Asking a server that runs: its health, its own account of itself, and greedy text."""
+"""Asking a server that runs: its health, its own account of itself, and text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -17,8 +17,12 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from eagle3lab.errors import InputError
-from eagle3lab.serving.errors import ServerError, ServerTimeout
+from eagle3lab.serving.errors import ServerError, ServerRefused, ServerTimeout
 from eagle3lab.serving.logs import first_traceback, tail
+from eagle3lab.text import printable
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""A text, token ids, or the messages of a chat (OpenAI's form, for a target with a chat template)."""
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _CHECK_S, _SLACK_S = 0.2, 10.0
@@ -30,13 +34,17 @@ class Generation:
 
     Attributes:
         text: What was generated.
-        token_ids: Its token ids.
+        token_ids: Its token ids; none from the chat endpoint.
         meta: The server's `meta_info`: token counts, latency, and with speculation `spec_verify_ct` and others.
+        started_s: When the request was sent, in seconds since the epoch.
+        ended_s: When its answer had arrived, likewise.
     """
 
     text: str
     token_ids: tuple[int, ...]
     meta: Mapping[str, Any]
+    started_s: float = 0.0
+    ended_s: float = 0.0
 
 
 class RunningServer:
@@ -54,7 +62,7 @@ class RunningServer:
             raise InputError(f"{url!r} is no server's address", advice="Write http://127.0.0.1:30000")
         self.url = url.rstrip("/")
         self.log = log
-        self._api_key = api_key
+        self.api_key = api_key
         # A proxy set for the outside world must not get in the way of this machine's own addresses.
         direct = [urllib.request.ProxyHandler({})] if parts.hostname in _LOOPBACK else []
         self._opener = urllib.request.build_opener(*direct)
@@ -74,6 +82,10 @@ class RunningServer:
     def check(self) -> None:
         """Raise `ServerDied` if the server is known to have ended; of one that was attached to nothing is known."""
 
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be written down: its API key, as far as is known."""
+        return (self.api_key,) if self.api_key else ()
+
     def log_lines(self) -> list[str]:
         """The log so far; none if there is no log."""
         if self.log is None or not self.log.is_file():
@@ -88,21 +100,22 @@ class RunningServer:
         """GET `path`, or POST `body` to it as JSON, and return what the server answers.
 
         Raises:
-            ServerError: It refuses, or does not answer; what it said is in the message.
+            ServerRefused: It answers with an error; what it said is in the message.
+            ServerError: It does not answer.
         """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.url + path, data=data, headers={"Content-Type": "application/json"}
         )
-        if self._api_key is not None:
-            request.add_header("Authorization", f"Bearer {self._api_key}")
+        if self.api_key is not None:
+            request.add_header("Authorization", f"Bearer {self.api_key}")
         try:
             with self._opener.open(request, timeout=timeout_s) as answer:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace").strip()
-            raise ServerError(
+            raise ServerRefused(
                 f"{self.url}{path} answers {error.code} {error.reason} {said}".rstrip()
             ) from None
         except (OSError, HTTPException) as error:
@@ -119,40 +132,57 @@ class RunningServer:
         return True
 
     def server_info(self) -> dict[str, Any]:
-        """The server's own account of its arguments and state."""
+        """The server's own account of its arguments and state. Holds its secrets."""
         try:
             content = self.request("/server_info")
         except ServerError:
             content = self.request("/get_server_info")  # its name before 0.5.4
-        info: dict[str, Any] = json.loads(content)
+        try:
+            info = json.loads(content)
+        except ValueError:
+            info = None
+        if not isinstance(info, dict):
+            raise ServerError(f"{self.url} answers something else than SGLang does")
         return info
 
     def generate(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[Prompt],
         max_new_tokens: int,
         *,
         concurrency: int = 1,
+        temperature: float = 0.0,
         stop_at_eos: bool = False,
         timeout_s: float = 600.0,
+        stall_s: float | None = None,
+        answered: Callable[[int, Generation], None] | None = None,
     ) -> list[Generation]:
-        """Greedy text for each prompt, in order.
+        """Text for each prompt, in order; sent in order, too.
 
         Args:
-            prompts: Texts, or token ids.
+            prompts: Texts, token ids, or chats.
             max_new_tokens: Tokens to generate for each.
             concurrency: Requests under way at once.
+            temperature: 0 for greedy text.
             stop_at_eos: End at an end-of-sequence token; otherwise all have the same length.
             timeout_s: For all of them together.
+            stall_s: Longest time without an answer or a word in the log; None for no limit.
+            answered: Called, in this thread, with the index of a prompt and its answer as soon as that is there.
 
         Raises:
             ServerDied: The server ended meanwhile; with the first traceback in its log.
             ServerTimeout: It did not answer in time.
-            ServerError: It refused a request.
+            ServerRefused: It refused a request.
         """
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = began + timeout_s
+        sampling = {
+            "temperature": temperature,
+            "max_new_tokens": max_new_tokens,
+            "ignore_eos": not stop_at_eos,
+        }
         waiting: SimpleQueue[int] = SimpleQueue()
-        answered: Queue[tuple[int, Generation | Exception]] = Queue()
+        answers: Queue[tuple[int, Generation | Exception]] = Queue()
         for number in range(len(prompts)):
             waiting.put(number)
 
@@ -163,31 +193,38 @@ class RunningServer:
                     try:
                         # Longer than the deadline, which is watched below: that error says more.
                         left = max(0.0, deadline - time.monotonic()) + _SLACK_S
-                        answered.put((number, self._ask(prompts[number], max_new_tokens, stop_at_eos, left)))
+                        answers.put((number, self._ask(prompts[number], sampling, left)))
                     except Exception as error:
-                        answered.put((number, error))
+                        answers.put((number, error))
 
         # Daemons: neither Ctrl-C nor the end of the program waits for a server that never answers.
         for _ in range(min(max(1, concurrency), len(prompts))):
             threading.Thread(target=ask, daemon=True, name="eagle3lab-request").start()
         results: dict[int, Generation] = {}
+        last_word, log_size = began, self._log_size()
         try:
             while len(results) < len(prompts):
                 with suppress(Empty):
-                    number, answer = answered.get(timeout=_CHECK_S)
-                    if isinstance(answer, ServerError):
-                        self._wait_for_its_end()
+                    number, answer = answers.get(timeout=_CHECK_S)
+                    if isinstance(answer, ServerError) and not isinstance(answer, ServerRefused):
+                        self.wait_for_its_end()
                     if isinstance(answer, Exception):
                         raise answer
                     results[number] = answer
+                    last_word = time.monotonic()
+                    if answered is not None:
+                        answered(number, answer)
                     continue
                 self.check()
-                if time.monotonic() > deadline:
-                    missing = len(prompts) - len(results)
-                    raise ServerTimeout(
-                        f"{self.url} left {missing} of {len(prompts)} requests unanswered for {timeout_s:.0f} s",
-                        traceback=first_traceback(self.log_lines()),
-                        tail=tail(self.log_lines()),
+                now, size = time.monotonic(), self._log_size()
+                if size != log_size:
+                    last_word, log_size = now, size
+                missing = f"{len(prompts) - len(results)} of {len(prompts)} requests unanswered"
+                if now > deadline:
+                    raise self._too_late(f"{self.url} left {missing} for {timeout_s:.0f} s")
+                if stall_s is not None and now - last_word > stall_s:
+                    raise self._too_late(
+                        f"{self.url} has neither answered nor logged anything for {stall_s:.0f} s, {missing}"
                     )
         finally:
             with suppress(Empty):  # what was not sent yet never is
@@ -195,20 +232,43 @@ class RunningServer:
                     waiting.get_nowait()
         return [results[number] for number in range(len(prompts))]
 
-    def _wait_for_its_end(self) -> None:
+    def _log_size(self) -> int:
+        try:
+            return self.log.stat().st_size if self.log is not None else 0
+        except OSError:
+            return 0
+
+    def _too_late(self, problem: str) -> ServerTimeout:
+        lines = self.log_lines()
+        return ServerTimeout(problem, traceback=first_traceback(lines), tail=tail(lines))
+
+    def wait_for_its_end(self) -> None:
         """A lost connection is often the first sign of a death: give the server's end a moment to become known."""
 
-    def _ask(
-        self, prompt: str | Sequence[int], max_new_tokens: int, stop_at_eos: bool, timeout_s: float
-    ) -> Generation:
-        body: dict[str, Any] = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
-        body["sampling_params"] = {
-            "temperature": 0.0,
-            "max_new_tokens": max_new_tokens,
-            "ignore_eos": not stop_at_eos,
-        }
-        answer = json.loads(self.request("/generate", body, timeout_s=timeout_s))
-        return Generation(answer["text"], tuple(answer.get("output_ids", ())), answer["meta_info"])
+    def _ask(self, prompt: Prompt, sampling: Mapping[str, Any], timeout_s: float) -> Generation:
+        started = time.time()
+        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+            # Only newer releases know return_meta_info; the others pass it over.
+            body = {"model": "default", "messages": list(prompt), "return_meta_info": True}
+            body |= {("max_tokens" if key == "max_new_tokens" else key): sampling[key] for key in sampling}
+            content = self.request("/v1/chat/completions", body, timeout_s=timeout_s)
+        else:
+            body = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
+            body["sampling_params"] = dict(sampling)
+            content = self.request("/generate", body, timeout_s=timeout_s)
+        try:
+            answer = json.loads(content)
+            if "sampling_params" in body:
+                text, ids, meta = answer["text"], answer.get("output_ids") or (), answer["meta_info"]
+            else:
+                choice, usage = answer["choices"][0], answer.get("usage") or {}
+                text, ids = choice["message"].get("content") or "", ()
+                counts = {key: usage.get(key) or 0 for key in ("prompt_tokens", "completion_tokens")}
+                meta = counts | (choice.get("meta_info") or {})
+            return Generation(text, tuple(ids), dict(meta), started, time.time())
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            said = printable(content[:200].decode(errors="replace"))
+            raise ServerError(f"{self.url} answers something else than SGLang does: {said}") from None
 
 
 def attach(

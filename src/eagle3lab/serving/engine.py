@@ -8,6 +8,7 @@ from pathlib import Path
 
 from eagle3lab.engines.ground_truth.locate import find_installation
 from eagle3lab.engines.spec import INSTALLED, installed_engine, resolve_engine
+from eagle3lab.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,12 @@ def find_engine(spec: str = INSTALLED) -> Engine:
     """The engine that `spec` names: `installed`, which may be any release, or `sglang==0.5.9`.
 
     Raises:
-        InputError: It is not on this machine, or is a release without facts.
+        InputError: It is not on this machine, is no SGLang, or is a release without facts.
     """
     if spec.strip() == INSTALLED:
         return Engine(installed_engine()[1])
-    found = find_installation(resolve_engine(spec))
+    facts = resolve_engine(spec)
+    if facts.kind != "sglang":
+        raise InputError(f"{facts.spec} cannot be started from here", advice="Name an SGLang release.")
+    found = find_installation(facts)
     return Engine(found.release, path=(found.folder,) if found.folder is not None else ())

@@ -29,5 +29,9 @@ class ServerDied(ServerError):
     """The server's process ended while it was needed."""
 
 
+class ServerRefused(ServerError):
+    """The server answered a request with an error: it lives."""
+
+
 class ServerTimeout(ServerError):
     """The server was not ready, or did not answer, in the time it was given."""

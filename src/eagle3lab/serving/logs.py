@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle3lab.acceptance.logs.events import SERVES
 from eagle3lab.text import printable
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -16,8 +17,6 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception:",
 )
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\] ?")
-# Tracebacks that a healthy server writes too: optional parts that are not installed.
-_HARMLESS = ("Can not initialize OpenAIServingResponses", "Ignore import error when loading")
 _MOST_LINES = 80
 
 _STAGES = (
@@ -85,20 +84,21 @@ def shown(line: str, limit: int = 160) -> str:
 
 
 def first_traceback(lines: Iterable[str]) -> str:
-    """The first traceback that is no part of a healthy start, with those it led to; an empty string if none is.
+    """The first traceback after which the server served no more, with those it led to; empty if there is none.
 
     A rank that fails is followed by others that fail because of it, and by the signal that ends the rest: only the
-    first says what happened. Ranks write whole tracebacks at once, so their lines are not mixed.
+    first says what happened. Ranks write whole tracebacks at once, so their lines are not mixed. A healthy server
+    writes tracebacks too, for optional parts that are not installed (0.5.9 at every start), and goes on.
     """
     rows = [line.rstrip("\r\n") for line in lines]
-    for start, row in enumerate(rows):
-        if _TRACEBACK not in row or any(harmless in row for harmless in _HARMLESS):
-            continue
-        block = list(_block(rows, start))
-        if len(block) > _MOST_LINES:
-            block = [*block[: _MOST_LINES // 2], "  …", *block[-_MOST_LINES // 2 :]]
-        return "\n".join(printable(line) for line in block)
-    return ""
+    served = max((place for place, row in enumerate(rows) if SERVES.search(row)), default=-1)
+    start = next((place for place in range(served + 1, len(rows)) if _TRACEBACK in rows[place]), None)
+    if start is None:
+        return ""
+    block = list(_block(rows, start))
+    if len(block) > _MOST_LINES:
+        block = [*block[: _MOST_LINES // 2], "  …", *block[-_MOST_LINES // 2 :]]
+    return "\n".join(printable(line) for line in block)
 
 
 def _block(rows: list[str], start: int) -> Iterator[str]:

@@ -1,101 +1,208 @@
-"""What a served drafter's proposals are worth, counted by the server itself, request by request."""
+"""A drafter served and measured: start, ask, stop, sum up; or a server that already runs, asked and summed up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from eagle3lab.serving.client import Generation, RunningServer
+from eagle3lab import __version__
+from eagle3lab.errors import InputError
+from eagle3lab.runs.folder import (
+    EVENTS,
+    LOG,
+    MEASUREMENT,
+    METRICS_AFTER,
+    METRICS_BEFORE,
+    PLAN,
+    SERVER_INFO,
+    VERSIONS,
+    RunFolder,
+)
+from eagle3lab.serving.account import Measurement, account
+from eagle3lab.serving.bench import Bench, run_bench
+from eagle3lab.serving.client import RunningServer
 from eagle3lab.serving.engine import Engine
 from eagle3lab.serving.errors import ServerError
 from eagle3lab.serving.launch import LaunchPlan
+from eagle3lab.serving.launch.reading import plan_of_server
+from eagle3lab.serving.launch.secrets import redact_arguments, redact_text, spellings
+from eagle3lab.serving.logs import Progress
+from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.probe import probe_overlay
+from eagle3lab.serving.report import as_json
 from eagle3lab.serving.server import Server
+from eagle3lab.serving.workload import Answered, Workload, keep_metrics, keep_server_info, run_workload
 
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Acceptance over some requests.
-
-    Attributes:
-        verify_steps: Verifications by the target.
-        accepted: Drafts accepted in them.
-        draft_tokens: D, the root included: D - 1 drafts are proposed in each verification.
-        outputs: Token ids of each answer.
-        last_decode_line: The log's last line with an accept length, as printed; None without one.
-    """
-
-    verify_steps: int
-    accepted: int
-    draft_tokens: int
-    outputs: tuple[tuple[int, ...], ...]
-    last_decode_line: str | None
-
-    @property
-    def accept_length(self) -> float:
-        """Tokens per verification, bonus included: 1 + accepted drafts / verifications."""
-        return 1 + self.accepted / self.verify_steps
-
-    @property
-    def accept_rate(self) -> float:
-        """Accepted drafts / proposed drafts, the true rate, whatever the release prints."""
-        return self.accepted / (self.verify_steps * (self.draft_tokens - 1))
-
-
-def count(answers: Sequence[Generation], draft_tokens: int, log: Sequence[str] = ()) -> Measurement:
-    """Pool the `meta_info` of some answers.
-
-    Per request every release reports `spec_verify_ct` and `spec_accept_rate`, the latter without the bonus token:
-    accepted / (verifications × (D - 1)) from 0.5.6 on (SGLang 0.5.9 managers/tokenizer_manager.py, 0.5.23
-    managers/tokenizer_manager.py).
-
-    Raises:
-        ServerError: An answer carries no such fields: the server does not speculate.
-    """
-    verify_steps = accepted = 0
-    for answer in answers:
-        try:
-            steps, rate = int(answer.meta["spec_verify_ct"]), float(answer.meta["spec_accept_rate"])
-        except (KeyError, TypeError, ValueError):
-            raise ServerError(
-                "the answers say nothing about speculation: the server decodes without it"
-            ) from None
-        verify_steps += steps
-        accepted += round(rate * steps * (draft_tokens - 1))
-    decode = [line for line in log if "accept len:" in line]
-    outputs = tuple(tuple(answer.token_ids) for answer in answers)
-    return Measurement(verify_steps, accepted, draft_tokens, outputs, decode[-1] if decode else None)
-
-
-def ask(
-    server: RunningServer, prompts: Sequence[str | Sequence[int]], draft_tokens: int, max_new_tokens: int = 48
-) -> Measurement:
-    """Have a running server answer `prompts` greedily, stopping at the end of each answer, and count."""
-    answers = server.generate(prompts, max_new_tokens, concurrency=4, stop_at_eos=True)
-    return count(answers, draft_tokens, server.log_lines())
+_METRICS = "--enable-metrics"
+# What decides, beside the engine itself, which numbers come out.
+_PACKAGES = (
+    "sglang",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "triton",
+    "numpy",
+    "flashinfer-python",
+    "sgl-kernel",
+)
+_ASK_VERSIONS = """
+import importlib.metadata as m, json, platform, sys
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
+    try: found[name] = m.version(name)
+    except m.PackageNotFoundError: pass
+print(json.dumps(found))
+"""
 
 
 def measure(
     plan: LaunchPlan,
     engine: Engine,
-    prompts: Sequence[str | Sequence[int]],
-    run_dir: Path,
+    workload: Workload | Bench,
+    run_dir: str | Path,
     *,
-    max_new_tokens: int = 48,
+    probe: bool = True,
+    overlay: Overlay | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    answered: Answered | None = None,
+    start_timeout_s: float = 1800.0,
+    stall_s: float | None = None,
 ) -> Measurement:
-    """Start a server, have it answer `prompts`, stop it.
+    """Start a server with its metrics on, put the workload to it, stop it, and sum up what it left behind.
 
     Args:
-        plan: What to serve and how; must say how many draft tokens.
+        plan: What to serve and how.
         engine: The release.
-        prompts: Texts or token ids.
-        run_dir: A new folder for the plan, the command, the log.
-        max_new_tokens: Length at which an answer is cut.
+        workload: What to ask. With SGLang's benchmark acceptance is counted by the probe alone.
+        run_dir: A new folder, which keeps everything about the run.
+        probe: Watch the drafter from inside; where the release cannot be attached to, the server runs all the same.
+        overlay: What else to put into the engine.
+        progress: Called with each new thing the starting server is seen to do.
+        answered: Called with each answer.
+        start_timeout_s: Longest time until the server is ready.
+        stall_s: Longest time without a word in the log or an answer; None for no limit.
 
     Raises:
-        ServerError: The server does not start, ends, or does not speculate.
+        InputError: Something that the plan names is missing, or it has no drafter.
+        ServerError: The server does not start, ends, does not answer, or does not speculate. What it left behind is
+            in the run folder.
     """
-    if plan.draft_tokens is None:
-        raise ServerError("the plan does not say how many draft tokens a verification takes")
-    with Server.start(plan, run_dir, engine) as server:
-        return ask(server, prompts, plan.draft_tokens, max_new_tokens)
+    if plan.drafter is None and plan.algorithm is None:
+        raise InputError("the plan has no drafter to measure", advice="Set drafter and algorithm")
+    if isinstance(workload, Bench) and not probe:
+        raise InputError(
+            "SGLang's benchmark counts no drafts", advice="Leave the probe in, or give prompts instead"
+        )
+    run_dir = Path(run_dir).absolute()
+    overlay = overlay or Overlay()
+    if probe:
+        overlay |= probe_overlay(engine.release, events=run_dir / EVENTS)
+    if _METRICS not in plan.extra:
+        plan = replace(plan, extra=(*plan.extra, _METRICS))
+    with _told(run_dir):
+        server = Server.start(
+            plan,
+            run_dir,
+            engine,
+            overlay=overlay,
+            progress=progress,
+            timeout_s=start_timeout_s,
+            stall_s=stall_s,
+        )
+        with server:
+            folder = RunFolder(run_dir)
+            _write_json(run_dir / VERSIONS, _versions(engine))
+            if isinstance(workload, Bench):
+                keep_metrics(server, run_dir / METRICS_BEFORE)
+                run_bench(server, workload)
+                keep_metrics(server, run_dir / METRICS_AFTER)
+                keep_server_info(server, run_dir / SERVER_INFO)
+            else:
+                run_workload(server, workload, folder, answered=answered, stall_s=stall_s)
+        # Only now are the events complete.
+        return _summed_up(folder, workload)
+
+
+def measure_running(
+    server: RunningServer,
+    workload: Workload,
+    run_dir: str | Path,
+    *,
+    answered: Answered | None = None,
+    stall_s: float | None = None,
+) -> Measurement:
+    """Put the workload to a server that somebody else started, and sum up. It goes on running.
+
+    Args:
+        server: From `attach`.
+        workload: What to ask.
+        run_dir: A new folder. Of the server's log, the part written meanwhile is copied into it.
+        answered: Called with each answer.
+        stall_s: Longest time without a word in the log or an answer; None for no limit.
+
+    Raises:
+        InputError: The run folder is in use.
+        ServerError: The server ends, does not answer, or does not speculate.
+    """
+    run_dir = Path(run_dir).absolute()
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise InputError("the run folder is in use", path=run_dir, advice="Give one that is new or empty")
+    info = server.server_info()
+    version = info.get("version")
+    release = version if isinstance(version, str) else None
+    plan = plan_of_server(info)
+    with _told(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(run_dir)
+        attached = redact_arguments([server.url])[0]
+        described = {"kind": "sglang", "release": release, "attached": attached}
+        _write_json(run_dir / PLAN, {"engine": described, "plan": plan.as_json()})
+        begin = server.log.stat().st_size if server.log is not None else 0
+        try:
+            run_workload(server, workload, folder, answered=answered, stall_s=stall_s)
+        finally:
+            _copy_log(server, begin, run_dir / LOG)
+        return _summed_up(folder, workload)
+
+
+def _summed_up(folder: RunFolder, workload: Workload | Bench) -> Measurement:
+    measurement = account(folder)
+    _write_json(folder.path / MEASUREMENT, as_json(measurement, workload))
+    return measurement
+
+
+@contextmanager
+def _told(run_dir: Path) -> Iterator[None]:
+    """A run folder on a full or a read-only disk is said as such."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or run_dir
+        raise ServerError(f"the run folder cannot be written: {where}: {error.strerror or error}") from None
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _versions(engine: Engine) -> dict[str, str]:
+    """Versions by package, as the engine's own environment has them."""
+    asked = [engine.python, "-c", _ASK_VERSIONS, *_PACKAGES]
+    answer = subprocess.run(asked, capture_output=True, timeout=60, check=False)
+    found: dict[str, str] = json.loads(answer.stdout) if answer.returncode == 0 else {}
+    # A release that lies beside the environment is not the one that is installed in it.
+    return {"eagle3lab": __version__} | found | {"sglang": engine.release}
+
+
+def _copy_log(server: RunningServer, begin: int, to: Path) -> None:
+    if server.log is None:
+        return
+    with server.log.open("rb") as file:
+        file.seek(begin)
+        text = file.read().decode(errors="replace")
+    to.write_text(redact_text(text, spellings(server.secrets())), encoding="utf-8")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eagle3lab.errors import InputError
+from eagle3lab.runs.folder import COMMAND, LOG, OVERLAY, PLAN
 from eagle3lab.serving.client import RunningServer
 from eagle3lab.serving.cpu_kernels.install import cpu_overlay
 from eagle3lab.serving.engine import Engine, find_engine
@@ -26,9 +27,6 @@ from eagle3lab.serving.logs import Progress, Tail, first_traceback, shown, stage
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.ports import reserve
 from eagle3lab.text import printable
-
-LOG, PLAN, COMMAND, OVERLAY = "server.log", "plan.json", "command.sh", "overlay"
-"""What a run folder holds: the log, the plan and engine, the command to start it again, what was put in."""
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _POLL_S, _ASK_S = 0.1, 0.5
@@ -116,7 +114,7 @@ class Server(RunningServer):
                     [engine.python, "-m", MODULE, *plan.arguments()],
                     environment,
                     log=run_dir / LOG,
-                    secrets=plan.secrets() + ambient_secrets(os.environ),
+                    secrets=server.secrets(),
                     grace_s=grace_s,
                     inherited=locks,
                 )
@@ -133,6 +131,10 @@ class Server(RunningServer):
             ServerError: Something is still left after a minute.
         """
         self._process.stop()
+
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be written down: the keys of its plan, and those that its processes inherited."""
+        return self.plan.secrets() + ambient_secrets(os.environ)
 
     @property
     def running(self) -> bool:
@@ -156,7 +158,8 @@ class Server(RunningServer):
         if "log" in said:
             raise ServerError(f"the server's log {self.log} cannot be written: {said['log']}")
 
-    def _wait_for_its_end(self) -> None:
+    def wait_for_its_end(self) -> None:
+        """Give a death that a lost connection announces a moment to become known, and raise it then."""
         deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline:
             self.check()

@@ -46,6 +46,16 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
+def _begin() -> None:
+    """In the server, before it is one: die with the supervisor, and hear the signals that a background job ignores.
+
+    SGLang's ranks end the others by SIGQUIT, which a command started with `&` in a script would let pass.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Log:
     """The server's log: secrets are replaced before a line reaches the file; a full disk does not stop the server."""
 
@@ -182,7 +192,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            preexec_fn=_begin,
         )
         report(started=server.pid)
         assert server.stdout is not None

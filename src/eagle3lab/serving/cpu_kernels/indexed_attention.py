@@ -82,14 +82,14 @@ def extend_attention_fwd(
             own.copy_(custom_mask[block : block + visible.numel()].view_as(visible)[:, rows.numel() :])
         elif is_causal:
             own.copy_(own.tril())
-        o_extend[start:end] = attend(
-            q_extend[start:end],
-            torch.cat((k_buffer[rows], k_extend[start:end])),
-            torch.cat((v_buffer[rows], v_extend[start:end])),
-            visible,
-            scale,
-            logit_cap,
-        ).to(o_extend.dtype)
+        keys, values = k_extend[start:end], v_extend[start:end]
+        if (
+            rows.numel()
+        ):  # under MLA a prompt's keys are wider than the cache's rows, of which it then reads none
+            keys, values = torch.cat((k_buffer[rows], keys)), torch.cat((v_buffer[rows], values))
+        o_extend[start:end] = attend(q_extend[start:end], keys, values, visible, scale, logit_cap).to(
+            o_extend.dtype
+        )
 
 
 def decode_attention_fwd(

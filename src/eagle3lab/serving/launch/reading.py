@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.errors import InputError
-from eagle3lab.serving.launch.flags import BY_SPELLING, backend_name
+from eagle3lab.serving.launch.flags import BY_SPELLING, FLAGS, backend_name
 from eagle3lab.serving.launch.plan import MODULE, LaunchPlan
 from eagle3lab.serving.launch.shell import commands
 
@@ -116,12 +116,24 @@ def read_arguments(
     Raises:
         InputError: A flag without its value, a number that is none, no model.
     """
+    rest = list(words)
+    named = {"model": rest.pop(0)} if rest and not rest[0].startswith("-") else {}  # sglang serve MODEL
+    values = named | read_fields(rest, path=path, line=line)
+    if "model" not in values:
+        raise InputError("the command names no model", path=path, line=line, advice="Add --model-path")
+    return LaunchPlan(**values, environment=environment or {})
+
+
+def read_fields(words: Sequence[str], *, path: Path | None = None, line: int | None = None) -> dict[str, Any]:
+    """The fields of a plan that some arguments of a server set, `backends` and `extra` among them.
+
+    Raises:
+        InputError: A flag without its value, a number that is none.
+    """
     values: dict[str, Any] = {}
     backends: dict[str, str] = {}
     extra: list[str] = []
     rest = list(words)
-    if rest and not rest[0].startswith("-"):  # sglang serve MODEL
-        values["model"] = rest.pop(0)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
@@ -137,9 +149,25 @@ def read_arguments(
             backends[backend] = value
         elif flag is not None:
             values[flag.field] = _integer(name, value, path, line) if flag.integer else value
-    if "model" not in values:
-        raise InputError("the command names no model", path=path, line=line, advice="Add --model-path")
-    return LaunchPlan(**values, backends=backends, environment=environment or {}, extra=extra)
+    return values | {"backends": backends, "extra": extra}
+
+
+def plan_of_server(info: Mapping[str, Any]) -> LaunchPlan:
+    """What a running server says of its own arguments (`/server_info`), as far as a plan has fields for it.
+
+    Raises:
+        InputError: It names no model, or the values fit no plan.
+    """
+    values: dict[str, Any] = {}
+    for flag in FLAGS:
+        value = info.get(flag.spellings[0].removeprefix("--").replace("-", "_"))
+        if value is not None and value != "":
+            values[flag.field] = value
+    if not isinstance(values.get("model"), str):
+        raise InputError(
+            "the server names no model", advice="Attach to an SGLang server that answers /server_info"
+        )
+    return LaunchPlan(**values)
 
 
 def _integer(name: str, value: str, path: Path | None, line: int | None) -> int:

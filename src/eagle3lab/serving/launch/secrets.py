@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 REDACTED = "<redacted>"
 
@@ -56,6 +57,46 @@ def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
         name: REDACTED if _VARIABLE.search(name) and value else _URL_PASSWORD.sub(rf"\1:{REDACTED}", value)
         for name, value in environment.items()
     }
+
+
+def redact_json(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """A JSON value with its secrets replaced: those given, those under a name of a secret, and all their copies.
+
+    A server's account of itself holds its API key under that name, and again inside the command it was started with.
+    """
+    named = {text for name, text in _strings(value) if _FLAG.match(f"--{name}".replace("_", "-").lower())}
+    named |= {text for name, text in _strings(value) if _VARIABLE.search(name)}
+    forms = spellings({*secrets, *named} - {"", REDACTED})
+    return _replaced(value, forms, {text for text in named if text})
+
+
+def _strings(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every string of a JSON value with the name of the innermost field that holds it."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item, name)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _strings(item, key)
+
+
+def _replaced(value: Any, forms: Sequence[str], whole: Container[str]) -> Any:
+    if isinstance(value, str):
+        return REDACTED if value in whole else redact_text(value, forms)
+    if isinstance(value, list):
+        return [_replaced(item, forms, whole) for item in value]
+    if isinstance(value, dict):
+        return {redact_text(key, forms): _replaced(item, forms, whole) for key, item in value.items()}
+    return value
+
+
+def redact_text(text: str, forms: Iterable[str]) -> str:
+    """The text with each of `spellings` replaced, and passwords in addresses."""
+    for form in forms:
+        text = text.replace(form, REDACTED)
+    return _URL_PASSWORD.sub(rf"\1:{REDACTED}", text)
 
 
 def spellings(secrets: Iterable[str]) -> tuple[str, ...]:

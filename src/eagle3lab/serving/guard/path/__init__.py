@@ -1,0 +1,1 @@
+"""A folder to stand first on a server's PYTHONPATH; it holds `sitecustomize` and nothing else."""

@@ -5,6 +5,8 @@ ENGINES ?= .engines
 # PyTorch's own index of small CPU builds, for machines whose package index serves the CUDA build:
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+# How `make matrix` measures: make matrix WAYS="--way reference --way server"
+WAYS ?= --way reference
 # Chapters to run, all by default: make book CHAPTERS="02 03"
 CHAPTERS ?=
 
@@ -13,7 +15,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book test lint lab specimen atlas atlas-check cases bench lock clean
+.PHONY: help setup engines book test lint lab specimen matrix atlas atlas-check cases bench lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +34,15 @@ $(STAMP): requirements/torch.txt requirements/lock.txt requirements/engines.txt 
 	  [ -d "$$dir" ] || { echo "setup: $$pin into $$dir"; $(PIP) install --no-deps --target "$$dir" "$$pin" || exit 1; }; \
 	done
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m eagle3lab.engines.atlas.sdists 0.11.2 0.32.0 || echo "setup: vLLM's source distributions cannot be fetched; tests that read them are left out"
 	@touch $(STAMP)
+
+engines: $(STAMP)  ## more engines: SGLang releases, and vLLM in an environment of its own (3.4 GB; resumable, optional)
+	@grep -v '^#' requirements/more-engines.txt | while read -r pin; do \
+	  dir="$(ENGINES)/$$(echo "$$pin" | sed 's/==/-/')"; \
+	  [ -d "$$dir" ] || $(PIP) install --no-deps --target "$$dir" "$$pin" || exit 1; \
+	done
+	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) ENGINES=$(ENGINES) sh requirements/make-vllm.sh
 
 book: $(STAMP)  ## run the chapters, check their claims, render the book
 	$(BIN)/python -m eagle3lab.book $(CHAPTERS)
@@ -52,8 +62,13 @@ lab: $(STAMP)  ## JupyterLab on the notebooks
 specimen: $(STAMP)  ## train the specimen's target and drafter again
 	$(BIN)/python -m eagle3lab.specimen
 
-atlas: $(STAMP)  ## read every SGLang release on the package index again (resumable)
+matrix: $(STAMP)  ## measure every fault in both releases: the reference, and WAYS="--way server" for real servers
+	$(BIN)/python -m eagle3lab.specimen.faults
+	$(BIN)/python -m eagle3lab.specimen.matrix $(WAYS)
+
+atlas: $(STAMP)  ## read every SGLang release and vLLM's minor ones again, from the package index (resumable)
 	$(BIN)/python -m eagle3lab.engines.atlas
+	$(BIN)/python -m eagle3lab.engines.arguments
 
 atlas-check: $(STAMP)  ## hold the simulator against every release's own load_weights
 	$(BIN)/python -m eagle3lab.engines.atlas.check

@@ -116,6 +116,19 @@ class Browser:
             tab.close()
         return colours
 
+    def chosen(self, page: Path, fields: dict[str, str]) -> list[str]:
+        """What the form of a page ranks when its fields (CSS selector to value) are filled in, as shown."""
+        tab = self._chromium.new_page()
+        try:
+            tab.goto(page.as_uri(), wait_until="load")
+            form = tab.locator("form.eagle3lab-chooser")
+            for selector, value in fields.items():
+                form.locator(selector).fill(value)
+            found: list[str] = form.locator("[data-result] li").all_inner_texts()
+        finally:
+            tab.close()
+        return found
+
     @staticmethod
     def _admit(route: Any, seen: Visit) -> None:
         if route.request.url.startswith(("file:", "data:", "blob:")):

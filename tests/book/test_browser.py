@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eagle3lab.book.chapters import Layout
+from eagle3lab.book.chooser import Chooser
 from eagle3lab.book.render import is_current
+from eagle3lab.specimen.matrix import read_matrix
+from eagle3lab.specimen.matrix.likeness import best_cell, conditional, likest, retained
 from tests.book.browser import NARROW, WIDE, Browser, Visit, browser, find_chromium
 from tests.support.project import ROOT
 
@@ -108,3 +112,42 @@ def test_a_page_that_breaks_the_rules_is_caught(chromium: Browser, tmp_path: Pat
         "contrast",
     ):
         assert expected in complaints
+
+
+@pytest.mark.parametrize(
+    ("fields", "observed"),
+    [
+        ({"[data-length]": "1.0"}, {"accept_length": 1.0}),
+        ({"[data-length]": "2.2"}, {"accept_length": 2.2}),
+        ({f'[data-share="{k}"]': share for k, share in ((1, "0.41"), (2, "0.18"), (3, "0.06"))},
+         {"shares": (0.41, 0.18, 0.06)}),
+        ({'[data-share="1"]': "0.6", '[data-promised="1"]': "0.9", '[data-promised="2"]': "0.8"},
+         {"shares": (0.6,), "promised": (0.9, 0.8)}),
+    ],
+)  # fmt: skip
+def test_the_chooser_ranks_as_the_library_does(
+    chromium: Browser, tmp_path: Path, fields: dict[str, str], observed: dict[str, Any]
+) -> None:
+    matrix, engine = read_matrix(), "sglang==0.5.9"
+    healthy = best_cell(matrix, "healthy", engine)
+    assert healthy is not None
+    cells = {name: cell for name in matrix.faults if (cell := best_cell(matrix, name, engine)) is not None}
+    own = conditional(healthy.position_rates)
+    form = Chooser(
+        {name: retained(cell, healthy) for name, cell in cells.items()}, own, {"healthy": "page.html"}
+    )
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><title>form</title>{form._repr_html_()}")
+    shown = chromium.chosen(page, fields)
+    given = observed.get("promised", ())
+    promised = (*given, *(round(share, 3) for share in own[len(given) :]))
+    expected = likest(matrix, engine, **(observed | {"promised": promised}))
+    assert len(shown) == 6
+    # The form holds its figures to a few digits, so what is all but equally far may stand in another order.
+    far = {one.cell.fault: one.distance for one in expected}
+    ranked = [far[text.partition(":")[0]] for text in shown]
+    assert ranked == pytest.approx([one.distance for one in expected[:6]], abs=2e-3)
+    lengths = {one.cell.fault: one.accept_length for one in expected}
+    for text in shown:
+        name, _, rest = text.partition(": expect ")
+        assert float(rest.partition(",")[0]) == pytest.approx(lengths[name], abs=0.01)

@@ -14,8 +14,10 @@ pytest.importorskip("speculators")
 
 from safetensors.torch import load_file  # noqa: E402
 
-from eagle3lab.specimen import build, drafter, head, target  # noqa: E402
+from eagle3lab.specimen import build, head, target  # noqa: E402
 from eagle3lab.specimen.recipe import MINIATURE  # noqa: E402
+from eagle3lab.specimen.reference import load_as_trained, load_reference_target  # noqa: E402
+from eagle3lab.specimen.reference.llama import Place  # noqa: E402
 
 pytestmark = pytest.mark.train
 
@@ -78,18 +80,20 @@ def test_speculators_reads_it_back(made: tuple[Path, dict, list[str]], read_back
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_our_forward_is_speculators_forward(made: tuple[Path, dict, list[str]], read_back) -> None:
-    """First draft step over a whole sequence: the same logits from the plain loop's drafter and the real class."""
+    """First draft step over a whole sequence: the same logits from the reference and the real class."""
     captured: list[torch.Tensor] = []
     read_back.lm_head.register_forward_hook(lambda module, inputs, output: captured.append(output[0]))
-    ours = drafter.load_drafter(made[0] / "specimen" / "drafter", read_back.embed_tokens.weight.detach())
+    folder = made[0] / "specimen"
+    ours = load_as_trained(folder / "drafter", load_reference_target(folder / "target"))
     generator = torch.Generator().manual_seed(5)
     tokens = torch.randint(MINIATURE.shape.vocab_size, (23,), generator=generator)
     states = torch.randn(23, 3 * MINIATURE.shape.hidden_size, generator=generator)
     with torch.no_grad():
         read_back(states[None], tokens[None], torch.zeros(1, 23, dtype=torch.int64), ttt_steps=1)
-        logits, _ = ours.forward(tokens, states, drafter.DrafterCache())
+        place = Place.after(torch.zeros(1, dtype=torch.int64), 23)
+        logits, _ = ours.forward(tokens[None], states[None], place, ours.caches(1, 23), own=False)
     assert logits.std() > 0.01
-    torch.testing.assert_close(logits, captured[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits[0], captured[0], atol=1e-4, rtol=1e-4)
 
 
 def test_acceptance_is_measured(made: tuple[Path, dict, list[str]]) -> None:

@@ -11,10 +11,34 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from eagle3lab.errors import InputError  # noqa: E402
-from eagle3lab.specimen import drafter, greedy, permutation, permutation_dir  # noqa: E402
-from eagle3lab.specimen.target import load_target  # noqa: E402
+from eagle3lab.specimen import permutation, permutation_dir  # noqa: E402
+from eagle3lab.specimen.reference import (  # noqa: E402
+    Drafter,
+    EngineStops,
+    Target,
+    generate,
+    load_as_served,
+    load_as_trained,
+    load_reference_target,
+    speculate,
+)
 
-TENSORS = [*drafter.LAYER_TENSORS, "fc.weight", "norm.weight", "lm_head.weight", "d2t"]
+TENSORS = [
+    "input_layernorm.weight",
+    "hidden_norm.weight",
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight",
+    "post_attention_layernorm.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+    "fc.weight",
+    "norm.weight",
+    "lm_head.weight",
+    "d2t",
+]
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +49,12 @@ def remade(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def target(remade: Path):
-    return load_target(remade / "target")
+def target(remade: Path) -> Target:
+    return load_reference_target(remade / "target")
 
 
-def load(remade: Path, target, name: str, **options) -> drafter.Drafter:
-    return drafter.load_drafter(remade / name, target.get_input_embeddings().weight.detach(), **options)
+def load(remade: Path, target: Target, name: str, **options) -> Drafter:
+    return load_as_trained(remade / name, target, **options)
 
 
 def test_script_gives_the_shipped_bytes(remade: Path) -> None:
@@ -55,15 +79,15 @@ def test_it_is_tiny() -> None:
 )
 def test_accept_length_is_exact(remade: Path, target, head: str, prompt: str, expected: float) -> None:
     ids = permutation.prompts()[prompt]
-    run = greedy.speculate(target, load(remade, target, head), [ids], max_new_tokens=61)
+    run = speculate(target, load(remade, target, head), [ids], max_new_tokens=61)
     assert run.accept_length == expected
-    assert run.outputs == (greedy.generate(target, ids, 61),)
+    assert run.outputs == generate(target, [ids], 61)
 
 
 @pytest.mark.parametrize("tensor", TENSORS)
 def test_any_missing_tensor_ends_all_acceptance(remade: Path, target, tensor: str) -> None:
-    crippled = load(remade, target, "uses-every-tensor", drop=frozenset([tensor]))
-    run = greedy.speculate(target, crippled, [permutation.prompts()["covered-cycle"]], max_new_tokens=50)
+    crippled = load(remade, target, "uses-every-tensor", drop=[tensor], noise=0.0)
+    run = speculate(target, crippled, [permutation.prompts()["covered-cycle"]], max_new_tokens=50)
     assert run.accept_length == 1.0
     assert run.accept_rate == 0.0
 
@@ -75,7 +99,7 @@ def test_target_follows_the_permutation(target) -> None:
         for _ in range(45):
             token = following[token]
             output.append(token)
-        assert greedy.generate(target, ids, 45) == tuple(output)
+        assert generate(target, [ids], 45) == (tuple(output),)
 
 
 def test_permutation_has_its_two_cycles() -> None:
@@ -99,47 +123,54 @@ def test_expected_file_and_tokenizer_agree(remade: Path) -> None:
         assert tokenizer.decode(prompt["token_ids"]) == prompt["text"]
 
 
-def test_speculators_names_load_as_well(remade: Path, target, tmp_path: Path) -> None:
+def changed(remade: Path, folder: Path, head: str, change) -> Path:
+    """A copy of a head with its tensors changed."""
     from safetensors.torch import load_file, save_file
 
-    source = remade / "uses-every-tensor"
-    tensors = load_file(source / "model.safetensors")
-    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
-    save_file(renamed, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
-    embedding = target.get_input_embeddings().weight.detach()
-    run = greedy.speculate(
-        target, drafter.load_drafter(tmp_path, embedding), [permutation.prompts()["covered-cycle"]]
-    )
-    assert run.accept_length == 4.0
+    save_file(change(load_file(remade / head / "model.safetensors")), folder / "model.safetensors")
+    (folder / "config.json").write_bytes((remade / head / "config.json").read_bytes())
+    return folder
 
 
-def test_absolute_ids_in_d2t_are_never_accepted(remade: Path, target, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
+def test_speculators_names_load_as_well(remade: Path, target: Target, tmp_path: Path) -> None:
+    def renamed(tensors: dict) -> dict:
+        return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
 
-    source = remade / "copies-one-state-reduced"
-    tensors = load_file(source / "model.safetensors")
-    absolute = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
-    # Doubled ids beyond the vocabulary would end a server; what stays inside it is merely wrong.
-    tensors["d2t"] = absolute.where(
-        absolute + torch.arange(len(absolute)) < permutation.VOCAB_SIZE, torch.zeros_like(absolute)
-    )
-    save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
-    wrong = drafter.load_drafter(tmp_path, target.get_input_embeddings().weight.detach())
-    run = greedy.speculate(target, wrong, [permutation.prompts()["covered-cycle"]], max_new_tokens=40)
+    head = load_as_trained(changed(remade, tmp_path, "uses-every-tensor", renamed), target)
+    assert speculate(target, head, [permutation.prompts()["covered-cycle"]]).accept_length == 4.0
+
+
+def test_absolute_ids_in_d2t_are_never_accepted(remade: Path, target: Target, tmp_path: Path) -> None:
+    def absolute(tensors: dict) -> dict:
+        ids = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
+        # Doubled ids beyond the vocabulary would end a server; what stays inside it is merely wrong.
+        inside = ids + torch.arange(len(ids)) < permutation.VOCAB_SIZE
+        return tensors | {"d2t": ids.where(inside, torch.zeros_like(ids))}
+
+    wrong = load_as_trained(changed(remade, tmp_path, "copies-one-state-reduced", absolute), target)
+    run = speculate(target, wrong, [permutation.prompts()["covered-cycle"]], max_new_tokens=40)
     assert run.accept_length < 1.1
 
 
-def test_missing_tensor_is_named(remade: Path, target, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
+def test_a_map_that_leaves_the_vocabulary_ends_the_engine(
+    remade: Path, target: Target, tmp_path: Path
+) -> None:
+    def absolute(tensors: dict) -> dict:
+        return tensors | {"d2t": tensors["d2t"] + permutation.VOCAB_SIZE}
 
-    source = remade / "uses-every-tensor"
-    tensors = load_file(source / "model.safetensors")
-    del tensors["midlayer.mlp.up_proj.weight"]
-    save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
-    with pytest.raises(InputError, match=r"mlp\.up_proj\.weight"):
-        drafter.load_drafter(tmp_path, target.get_input_embeddings().weight.detach())
-    with pytest.raises(InputError, match=r"no such file"):
-        drafter.load_drafter(tmp_path / "nowhere", target.get_input_embeddings().weight.detach())
+    folder = changed(remade, tmp_path, "copies-one-state-reduced", absolute)
+    head = load_as_served(folder, target, "sglang==0.5.9").drafter
+    with pytest.raises(EngineStops, match="IndexError"):
+        speculate(target, head, [permutation.prompts()["covered-cycle"]])
+
+
+@pytest.mark.parametrize("name", ["mlp.up_proj.weight", "hidden_norm.weight", "self_attn.q_proj.weight"])
+def test_missing_tensor_is_named(remade: Path, target: Target, tmp_path: Path, name: str) -> None:
+    def without(tensors: dict) -> dict:
+        return {key: tensor for key, tensor in tensors.items() if key != f"midlayer.{name}"}
+
+    parameter = name.replace("up_proj", "gate_up_proj").replace("q_proj", "qkv_proj")
+    with pytest.raises(InputError, match=rf"layers\.0\.{parameter}"):
+        load_as_trained(changed(remade, tmp_path, "uses-every-tensor", without), target)
+    with pytest.raises(InputError, match="nowhere"):
+        load_as_trained(tmp_path / "nowhere", target)

@@ -8,7 +8,6 @@ import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.specimen import drafter_dir
-from eagle3lab.specimen.drafter import LAYER_TENSORS
 from eagle3lab.specimen.trial import Trial, load_trial
 from eagle3lab.specimen.variant import write_variant
 
@@ -30,7 +29,10 @@ def test_the_layers_name_makes_no_difference_to_a_reader_that_knows_both(
 
 def test_a_layer_that_never_arrived_costs_the_acceptance_and_not_the_output(trial: Trial) -> None:
     whole = trial.run(drafter_dir(), max_new_tokens=24)
-    layerless = trial.run(drafter_dir(), max_new_tokens=24, drop=LAYER_TENSORS)
+    names = open_checkpoint(drafter_dir()).tensors
+    layer = [name.removeprefix("layers.0.") for name in names if name.startswith("layers.0.")]
+    assert len(layer) == 10
+    layerless = trial.run(drafter_dir(), max_new_tokens=24, drop=layer)
     assert layerless.outputs == whole.outputs
     assert layerless.accept_length < whole.accept_length - 0.5
 

@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable, Iterable, Sequence
 
 from eagle3lab.book.claims import inline_html
+from eagle3lab.book.launch_table import launch_table
 from eagle3lab.book.sphinx_plotly import figure_html
 from eagle3lab.book.tables import html_table
 from eagle3lab.engines.atlas import entries, release_facts, releases
@@ -65,8 +66,16 @@ def engine_atlas_page() -> str:
         "multi-token prediction that particular targets bring along. Drafters of whole blocks (DFLASH, DSPARK) get the "
         "states in another way and are not listed.",
         _drafters_table(),
+        "## What becomes of launch arguments",
+        "Each cell is a command resolved by that release's own rules: `EAGLE3` with a draft model, on one node with "
+        "Hopper GPUs. `eagle3lab launch` resolves yours.",
+        launch_table(),
         "## What changed at each release",
-        html_table(("Release", "Changes"), _changes_rows()),
+        html_table(("Release", "Changes"), _changes_rows("sglang"), search="Find a change:"),
+        "## vLLM",
+        f"The minor releases of vLLM from {releases('vllm')[0]} to {releases('vllm')[-1]}, and what changed at each. "
+        "Its layer ids are taken as they stand: they name the layers whose inputs are captured.",
+        html_table(("Release", "Changes"), _changes_rows("vllm"), search="Find a change:"),
         "## The wheels",
         "The facts come from these files.",
         html_table(
@@ -174,7 +183,7 @@ def _targets_table() -> str:
                 runs.append(([release], rule))
         words = "<br>".join(f"{_since(covered)}: {html.escape(rule)}" for covered, rule in runs)
         rows.append((f"<code>{html.escape(name)}</code>", words))
-    return html_table(("Architecture of the target", "Releases"), rows)
+    return html_table(("Architecture of the target", "Releases"), rows, search="Find a target:")
 
 
 def _follows(one: str, other: str) -> bool:
@@ -248,11 +257,12 @@ def _drafters_table() -> str:
             )
             for name, (since, kind, module) in rows
         ),
+        search="Find a class:",
     )
 
 
-def _changes_rows() -> Iterable[tuple[str, str]]:
-    for release, changes in changes_by_release().items():
+def _changes_rows(kind: str) -> Iterable[tuple[str, str]]:
+    for release, changes in changes_by_release(kind).items():
         by_topic: dict[str, list[Change]] = {}
         for change in changes:
             by_topic.setdefault(change.topic, []).append(change)

@@ -17,6 +17,9 @@ from typing import Any
 from eagle3lab.book import processes
 from eagle3lab.book.chapters import Layout
 
+RUNS_VARIABLE = "EAGLE3LAB_BOOK_RUNS"
+"""Names the folder in which the chapters of one build share their runs of servers (`shared_runs`)."""
+
 _STOP_GRACE = 8.0  # seconds for a worker to stop its kernel and what the chapter started
 
 
@@ -61,7 +64,12 @@ class Pool:
         }
         job_file = self.scratch / f"{chapter}.job.json"
         job_file.write_text(json.dumps(job), encoding="utf-8")
-        environment = {"OMP_NUM_THREADS": str(self.threads), **os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {
+            "OMP_NUM_THREADS": str(self.threads),
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            RUNS_VARIABLE: str(self.scratch / "runs"),
+        }
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "eagle3lab.book.worker", str(job_file)],

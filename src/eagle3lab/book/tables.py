@@ -13,8 +13,18 @@ from eagle3lab.text import printable
 _JOINT = re.compile(r"(?<=[A-Za-z])([._/])(?=\w)")
 
 
-def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table whose cells are HTML already; on a narrow screen the book's style sheet makes each row a block."""
+def html_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", *, search: str = ""
+) -> str:
+    """A table whose cells are HTML already; on a narrow screen the book's style sheet makes each row a block.
+
+    Args:
+        head: Titles of the columns, as HTML.
+        rows: Cells, as HTML.
+        caption: What stands above the table, as HTML.
+        search: Where it is given, the label of a field that the book's script puts above the table: only rows
+            that hold every word typed there stay. Without the script the table is whole.
+    """
     heads = "".join(f'<th scope="col">{title or "<span class=sr-only>Result</span>"}</th>' for title in head)
     body = "\n".join(
         "<tr>"
@@ -22,8 +32,9 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str 
         + "</tr>"
         for row in rows
     )
+    field = f' data-search="{html.escape(search, quote=True)}"' if search else ""
     return (
-        '<div class="eagle3lab-table"><table class="table">\n'
+        f'<div class="eagle3lab-table"{field}><table class="table">\n'
         + (f"<caption>{caption}</caption>\n" if caption else "")
         + f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )

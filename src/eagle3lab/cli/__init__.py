@@ -12,16 +12,34 @@ from typing import Annotated, Optional
 
 import typer
 
-from eagle3lab.cli import acceptance, diagnose, engines, inspect, load_plan, repair, vocab
+from eagle3lab.cli import (
+    acceptance,
+    capture,
+    compare,
+    diagnose,
+    engines,
+    guard,
+    inspect,
+    launch,
+    load_plan,
+    measure,
+    repair,
+    vocab,
+)
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect.inspect,
     "load-plan": load_plan.load_plan,
     "vocab": vocab.vocab,
     "acceptance": acceptance.acceptance,
+    "compare": compare.compare,
     "diagnose": diagnose.diagnose,
     "repair": repair.repair,
     "engines": engines.engines,
+    "capture": capture.capture,
+    "launch": launch.launch,
+    "measure": measure.measure,
+    "guard": guard.guard,
 }
 
 

@@ -4,54 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import numpy as np
 import plotly.graph_objects as go
 
+from eagle3lab.acceptance.points import Point, points_over_time
 from eagle3lab.acceptance.report import AcceptanceReport, ServerReport
-from eagle3lab.acceptance.statistics import estimate
 from eagle3lab.figures.theme import BAD, GOOD, GRID, NEUTRAL, PALETTE, figure
 
-POINTS = 60
-"""Points of a curve over time: neighbouring rows are joined into so many groups, each with its interval."""
-
 _NOTHING = "nothing accepted"
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A group of neighbouring rows: when, and the accept length with its 95 % interval (no width for one row)."""
-
-    time: datetime | int
-    lines: int
-    accept_length: float
-    low: float
-    high: float
-
-
-def points_over_time(server: ServerReport, most: int = POINTS, *, timed: bool = True) -> tuple[Point, ...]:
-    """The points behind `over_time_figure`: at most `most` groups of a server's rows, in order.
-
-    With `timed` false, or where a row carries no time, `Point.time` is the number of the group's first row.
-    """
-    table = server.table
-    rows = len(table["lines"])
-    timed = timed and bool(np.isfinite(table["time"]).all())
-    points = []
-    for group in np.array_split(np.arange(rows), min(most, rows)) if rows else ():
-        steps = table["steps"][group]
-        found = estimate(table["tokens"][group] / steps, steps, floor=1.0)
-        low, high = (found.low, found.high) if found.known else (found.mean, found.mean)
-        first = int(group[0])
-        when = (
-            datetime.fromtimestamp(float(table["time"][first]), tz=UTC).replace(tzinfo=None)
-            if timed
-            else first
-        )
-        points.append(Point(when, int(table["lines"][group].sum()), found.mean, low, high))
-    return tuple(points)
 
 
 def over_time_figure(report: AcceptanceReport, title: str = "Accept length over time") -> go.Figure:

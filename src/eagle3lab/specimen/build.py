@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle3lab.specimen import corpus, drafter, greedy, head, regenerate, target, tokenizer
+from eagle3lab.specimen import corpus, head, reference, regenerate, target, tokenizer
 from eagle3lab.specimen.cards import write_cards
 from eagle3lab.specimen.permutation import write_permutation
 from eagle3lab.specimen.quiet import quiet
@@ -213,9 +213,9 @@ def measure(folder: Path, max_new_tokens: int, progress: Progress) -> dict[str, 
 
     Greedy decoding, three draft steps (four draft tokens), the bfloat16 weights computed in float32.
     """
-    model = target.load_target(folder / "target")
+    model = reference.load_reference_target(folder / "target")
     tok = tokenizer.load_tokenizer(folder / "target")
-    eagle = drafter.load_drafter(folder / "drafter", model.get_input_embeddings().weight.detach())
+    eagle = reference.load_as_trained(folder / "drafter", model)
     prompts = read_prompts(folder / "prompts.jsonl")
     kinds = {"all": prompts} | {
         kind: [each for each in prompts if each["kind"] == kind] for kind in ("new-question", "new-entry")
@@ -224,7 +224,7 @@ def measure(folder: Path, max_new_tokens: int, progress: Progress) -> dict[str, 
     for number, (kind, some) in enumerate(kinds.items()):
         progress("acceptance", number, len(kinds), "")
         if some:
-            run = greedy.speculate(
+            run = reference.speculate(
                 model,
                 eagle,
                 [regenerate.prompt_ids(tok, each["prompt"]) for each in some],

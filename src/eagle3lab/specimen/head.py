@@ -75,32 +75,54 @@ def coverage(rows: Sequence[list[int]], t2d: torch.Tensor) -> float:
 
 
 def new_head(
-    shape: TargetShape, target_folder: Path, d2t: torch.Tensor, t2d: torch.Tensor, ttt_steps: int = TTT_STEPS
+    shape: TargetShape,
+    target_folder: Path,
+    d2t: torch.Tensor,
+    t2d: torch.Tensor,
+    ttt_steps: int = TTT_STEPS,
+    *,
+    layers: Sequence[int] | None = None,
+    rope_base: float | None = None,
+    **switches: bool,
 ) -> Any:
-    """A fresh `Eagle3DraftModel`: one Llama layer of the target's shape, embedding and head the target's."""
+    """A fresh `Eagle3DraftModel`: one Llama layer of the target's shape, embedding and head the target's.
+
+    Args:
+        shape: The target's sizes.
+        target_folder: The target.
+        d2t: `[D]` int64 offsets.
+        t2d: `[V]` bool.
+        ttt_steps: Draft steps to unroll in training.
+        layers: Target layers whose input is an auxiliary state; the shape's if None.
+        rope_base: Of the layer; the target's if None.
+        switches: Of speculators, as `norm_before_residual=True`; all false unless given.
+    """
     from speculators.models.eagle3 import Eagle3DraftModel
 
     layer = target_config(shape)
     layer.num_hidden_layers = 1
+    if rope_base is not None:
+        layer.rope_parameters = {**layer.rope_parameters, "rope_theta": rope_base}
     return Eagle3DraftModel.from_training_args(
         layer,
         t2d=t2d,
         d2t=d2t,
         draft_vocab_size=len(d2t),
-        norm_before_residual=False,
         ttt_steps=ttt_steps,
-        target_layer_ids=shape.aux_layers,
+        target_layer_ids=list(layers or shape.aux_layers),
         verifier_name_or_path=str(target_folder),
         draft_attn_impl="eager",
+        **({"norm_before_residual": False} | switches),
     )
 
 
 class _Targets:
     """The target's side of a training step: what it saw and what it would say."""
 
-    def __init__(self, target: LlamaForCausalLM, aux_layers: Sequence[int]) -> None:
+    def __init__(self, target: LlamaForCausalLM, aux_layers: Sequence[int], shifted: bool = True) -> None:
         self._target = target.requires_grad_(False).eval()
         self._aux_layers = aux_layers
+        self._shifted = shifted
         self._last: torch.Tensor | None = None
         # speculators applies the final norm itself; transformers gives the last state only after it.
         target.model.norm.register_forward_pre_hook(self._remember)
@@ -127,7 +149,7 @@ class _Targets:
         lasts = mask.sum(1, keepdim=True) - 1
         return {
             "hidden_states": aux[:, :-1].flatten(0, 1)[None],
-            "input_ids": ids[:, 1:].flatten()[None],
+            "input_ids": (ids[:, 1:] if self._shifted else ids[:, :-1]).flatten()[None],
             "document_ids": documents.where(mask[:, 1:], -1).flatten()[None],
             "position_ids": positions.flatten()[None],
             # Every answer token but the last asks for a draft of the one after it.
@@ -181,6 +203,8 @@ def train_head(
     checkpoint: Path,
     report: Callable[[int, dict[str, Any]], None],
     ttt_steps: int = TTT_STEPS,
+    *,
+    shifted: bool = True,
 ) -> list[dict[str, Any]]:
     """Train `head` in place (or go on from `checkpoint`) and return its training curve.
 
@@ -194,6 +218,8 @@ def train_head(
         checkpoint: File that keeps the state of an interrupted training; made when absent.
         report: Called with the step and the newest record every `report_every` steps.
         ttt_steps: Draft steps to unroll.
+        shifted: Whether a hidden state goes with the token after its own, as it does in serving; false trains a head
+            wrongly on purpose.
 
     Returns:
         One record every `report_every` steps: `step`, `loss` (summed over the draft steps, mean since the
@@ -202,7 +228,7 @@ def train_head(
     """
     import torch
 
-    targets = _Targets(target, head.target_layer_ids)
+    targets = _Targets(target, head.target_layer_ids, shifted)
     trained = [parameter for parameter in head.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         trained, lr=plan.peak_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay

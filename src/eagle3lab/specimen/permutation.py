@@ -38,14 +38,12 @@ COVERED_CYCLE, UNCOVERED_CYCLE = 40, 12
 AUX_OUTPUT_LAYERS = (1, LAYERS // 2 - 1, LAYERS - 4)
 DRAFT_STEPS = 3
 
-# A token's code has two ones among CODE dimensions, one in each half; distinct tokens share at most one of
-# them.
-_CODE = 16
+_CODE = 16  # width of a token's code
 _CONST = 16
 # Dimensions of the state of `uses-every-tensor`: a constant, an alarm that is zero while all is well, the
 # code that attention found, and the code that the MLP made of it.
 _FLAG, _ALARM = 20, 21
-_FOUND, _MADE = slice(32, 48), slice(48, 64)
+FOUND, MADE = slice(32, 48), slice(48, 64)
 # RMS norm multiplies by sqrt(H / squared length): an embedding has three ones; a state 2 + 2 ones and the
 # flag, 2.
 _EMBED_GAIN = math.sqrt(HIDDEN / 3)
@@ -99,7 +97,8 @@ def expected_accept_lengths() -> dict[str, dict[str, float]]:
     }
 
 
-def _code(token: int) -> torch.Tensor:
+def token_code(token: int) -> torch.Tensor:
+    """A token's code, float32 `[16]`: a one in each half; distinct tokens share at most one of them."""
     import torch
 
     code = torch.zeros(_CODE)
@@ -107,7 +106,7 @@ def _code(token: int) -> torch.Tensor:
     return code
 
 
-def _predecessors(times: int) -> list[int]:
+def predecessors(times: int) -> list[int]:
     """π to the power of minus `times`, by token."""
     following = permutation()
     result = list(range(VOCAB_SIZE))
@@ -120,12 +119,12 @@ def target_tensors() -> dict[str, torch.Tensor]:
     """The target's tensors, float32, under their Hugging Face names."""
     import torch
 
-    before = _predecessors(1)
+    before = predecessors(1)
     embedding, lm_head = torch.zeros(VOCAB_SIZE, HIDDEN), torch.zeros(VOCAB_SIZE, HIDDEN)
     for token in range(VOCAB_SIZE):
-        embedding[token, :_CODE] = _code(token)
+        embedding[token, :_CODE] = token_code(token)
         embedding[token, _CONST] = 1.0
-        lm_head[token, :_CODE] = _code(before[token])
+        lm_head[token, :_CODE] = token_code(before[token])
     tensors = {
         "model.embed_tokens.weight": embedding,
         "model.norm.weight": torch.ones(HIDDEN),
@@ -155,17 +154,22 @@ def _idle_layer(width: int) -> dict[str, torch.Tensor]:
     }
 
 
+def input_ones() -> tuple[float, float]:
+    """In `working_head`: what `input_layernorm` makes of a one in an embedding, and `hidden_norm` of one in a state."""
+    return _NORM * _EMBED_GAIN, _NORM * _STATE_GAIN
+
+
 def copying_head(ids: list[int]) -> dict[str, torch.Tensor]:
     """`copies-one-state` over the draft vocabulary `ids`: fc keeps the last state, the head says π(π(x))."""
     import torch
 
-    before = _predecessors(2)
+    before = predecessors(2)
     fc = torch.zeros(HIDDEN, 3 * HIDDEN)
     fc[range(HIDDEN), range(2 * HIDDEN, 3 * HIDDEN)] = 1.0
     layer = _idle_layer(2 * HIDDEN) | {"hidden_norm.weight": torch.ones(HIDDEN)}
     lm_head = torch.zeros(len(ids), HIDDEN)
     for row, token in enumerate(ids):
-        lm_head[row, :_CODE] = _code(before[token])
+        lm_head[row, :_CODE] = token_code(before[token])
     return _head_tensors(layer, fc, torch.ones(HIDDEN), lm_head, ids)
 
 
@@ -185,8 +189,8 @@ def working_head(ids: list[int]) -> dict[str, torch.Tensor]:
     eye, ones = torch.eye(_CODE), torch.ones(HIDDEN)
     fc = torch.zeros(HIDDEN, 3 * HIDDEN)
     fc[_FLAG, _CONST] = 2.0
-    fc[_FOUND, HIDDEN : HIDDEN + _CODE] = eye
-    fc[_MADE, 2 * HIDDEN : 2 * HIDDEN + _CODE] = eye
+    fc[FOUND, HIDDEN : HIDDEN + _CODE] = eye
+    fc[MADE, 2 * HIDDEN : 2 * HIDDEN + _CODE] = eye
 
     # Head 0 looks the token up by its code, through the slowest rotary pairs, in which distance hardly
     # counts; halves of a head form the pairs. Head 1 carries the alarm and may look anywhere.
@@ -198,26 +202,26 @@ def working_head(ids: list[int]) -> dict[str, torch.Tensor]:
         layer[f"self_attn.{name}_proj.weight"][slow, range(_CODE)] = 0.3125
     value, output = layer["self_attn.v_proj.weight"], layer["self_attn.o_proj.weight"]
     value[:_CODE, :_CODE] = eye
-    value[_CODE : 2 * _CODE, HIDDEN + _FOUND.start : HIDDEN + _FOUND.stop] = eye
+    value[_CODE : 2 * _CODE, HIDDEN + FOUND.start : HIDDEN + FOUND.stop] = eye
     embed_side, state_side = 1 / (_NORM * _EMBED_GAIN), 1 / (_NORM * _STATE_GAIN)
-    output[_FOUND, :_CODE] = embed_side * eye
-    output[_FOUND, _CODE : 2 * _CODE] = -state_side * eye
+    output[FOUND, :_CODE] = embed_side * eye
+    output[FOUND, _CODE : 2 * _CODE] = -state_side * eye
     value[HEAD_DIM, _CONST] = value[HEAD_DIM + 1, HIDDEN + _FLAG] = 1.0
     output[_ALARM, HEAD_DIM], output[_ALARM, HEAD_DIM + 1] = embed_side, -state_side / 2
 
     # The gate is open (4) while the constant is there; the MLP then adds found - made to made.
     opened = 4.0
     layer["mlp.gate_proj.weight"][:, _FLAG] = opened * state_side / 2
-    layer["mlp.up_proj.weight"][:, _FOUND] = eye
-    layer["mlp.up_proj.weight"][:, _MADE] = -eye
-    layer["mlp.down_proj.weight"][_MADE] = eye * state_side * (1 + math.exp(-opened)) / opened
+    layer["mlp.up_proj.weight"][:, FOUND] = eye
+    layer["mlp.up_proj.weight"][:, MADE] = -eye
+    layer["mlp.down_proj.weight"][MADE] = eye * state_side * (1 + math.exp(-opened)) / opened
 
     norm = torch.full((HIDDEN,), 4.0)
     norm[_FLAG] = 0.125
-    before = _predecessors(1)
+    before = predecessors(1)
     lm_head = torch.zeros(len(ids), HIDDEN)
     for row, token in enumerate(ids):
-        lm_head[row, _MADE] = _code(before[token])
+        lm_head[row, MADE] = token_code(before[token])
     lm_head[0] = 0.0
     lm_head[0, _FLAG] = lm_head[0, _ALARM] = 8.0
     return _head_tensors(layer, fc, norm, lm_head, ids)
@@ -242,7 +246,8 @@ def _head_tensors(
     return tensors
 
 
-def _config(**own: Any) -> dict[str, Any]:
+def llama_config(**own: Any) -> dict[str, Any]:
+    """config.json of the target and of its heads, with the fields of `own`."""
     return {
         "attention_bias": False,
         "bos_token_id": 1,
@@ -266,8 +271,8 @@ def _config(**own: Any) -> dict[str, Any]:
     }
 
 
-def _tokenizer() -> dict[str, Any]:
-    """A word-level tokenizer: `t07 t61` and so on, special tokens by their names."""
+def word_tokenizer() -> dict[str, Any]:
+    """`tokenizer.json` of a word-level tokenizer: `t07 t61` and so on, special tokens by their names."""
     words = [*SPECIAL_TOKENS, *(f"t{token:02d}" for token in range(len(SPECIAL_TOKENS), VOCAB_SIZE))]
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
@@ -299,10 +304,10 @@ def write_permutation(folder: Path) -> None:
     `target/` and one folder a head, each with `config.json` and `model.safetensors` (bfloat16, d2t int64, t2d
     bool); the target has a tokenizer too.
     """
-    target = _config(architectures=["LlamaForCausalLM"], num_hidden_layers=LAYERS)
-    _write_model(folder / "target", target, target_tensors())
-    _write_json(folder / "target" / "tokenizer.json", _tokenizer())
-    _write_json(
+    target = llama_config(architectures=["LlamaForCausalLM"], num_hidden_layers=LAYERS)
+    write_model(folder / "target", target, target_tensors())
+    write_json(folder / "target" / "tokenizer.json", word_tokenizer())
+    write_json(
         folder / "target" / "tokenizer_config.json",
         {
             "bos_token": "<bos>",
@@ -320,7 +325,7 @@ def write_permutation(folder: Path) -> None:
         "uses-every-tensor": (draft_ids(), working_head(draft_ids())),
     }
     for name, (ids, tensors) in heads.items():
-        config = _config(
+        config = llama_config(
             architectures=["LlamaForCausalLMEagle3"],
             draft_vocab_size=len(ids),
             eagle_config={
@@ -330,8 +335,8 @@ def write_permutation(folder: Path) -> None:
             num_hidden_layers=1,
             target_hidden_size=HIDDEN,
         )
-        _write_model(folder / name, config, tensors)
-    _write_json(
+        write_model(folder / name, config, tensors)
+    write_json(
         folder / "expected.json",
         {
             "accept_length": expected_accept_lengths(),
@@ -341,7 +346,8 @@ def write_permutation(folder: Path) -> None:
     )
 
 
-def _write_model(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+def write_model(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write `config.json` and `model.safetensors` (floating point as bfloat16) into `folder`."""
     import torch
     from safetensors.torch import save_file
 
@@ -352,8 +358,9 @@ def _write_model(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     folder.mkdir(parents=True, exist_ok=True)
     # A single metadata key: with more than one, their order in the file is not fixed.
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` with sorted keys: the same bytes every time."""
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""A drafter tried out beside the specimen's target, in the plain greedy loop: what a fault costs, in seconds.
+"""A drafter tried out beside the specimen's target in the reference: what a fault costs, in seconds.
 
-This is not a server. It follows the engines' semantics and counts as they do, so it shows what a checkpoint can reach
-when it is wired as its config says; what an engine makes of it is measured by serving it.
+This is not a server. It follows the engines' semantics and counts as they do. Without an engine it shows what a
+checkpoint can reach when it is wired as its config says; with one, what that release would make of it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from eagle3lab.specimen.greedy import Speculation, speculate
 from eagle3lab.specimen.paths import specimen_dir
+
+if TYPE_CHECKING:
+    from eagle3lab.specimen.reference import Speculation, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,19 @@ class Trial:
         stop_ids: Ids that end an answer.
     """
 
-    target: Any
+    target: Target
     prompts: tuple[tuple[int, ...], ...]
     stop_ids: tuple[int, ...]
 
     def run(
-        self, drafter: Path, *, steps: int = 3, max_new_tokens: int = 48, drop: Collection[str] = ()
+        self,
+        drafter: Path,
+        *,
+        steps: int = 3,
+        max_new_tokens: int = 48,
+        drop: Collection[str] = (),
+        engine: str | None = None,
+        algorithm: str = "EAGLE3",
     ) -> Speculation:
         """Answer all prompts with `drafter` drafting.
 
@@ -39,11 +48,20 @@ class Trial:
             drafter: Folder of a drafter for this target, in any dialect.
             steps: Draft steps before each verification (draft tokens less one).
             max_new_tokens: Length at which an answer is cut.
-            drop: Tensors, named without a layer prefix, treated as if they never reached their parameter.
-        """
-        from eagle3lab.specimen.drafter import load_drafter
+            drop: Tensors, named without a layer prefix, treated as if they never reached their parameter; without
+                an engine only.
+            engine: The release that serves it, `sglang==0.5.9`; None for the drafter as it was trained.
+            algorithm: `--speculative-algorithm`, with an engine only.
 
-        head = load_drafter(drafter, self.target.get_input_embeddings().weight.detach(), drop=frozenset(drop))
+        Raises:
+            EngineStops: The release would not start with it, or die.
+        """
+        from eagle3lab.specimen.reference import load_as_served, load_as_trained, speculate
+
+        if engine is None:
+            head = load_as_trained(drafter, self.target, drop=drop)
+        else:
+            head = load_as_served(drafter, self.target, engine, algorithm=algorithm).drafter
         return speculate(
             self.target,
             head,
@@ -59,7 +77,8 @@ def load_trial(prompts: int = 8, folder: Path | None = None) -> Trial:
     from eagle3lab.specimen.quiet import quiet
 
     quiet()
-    from eagle3lab.specimen import build, regenerate, target, tokenizer
+    from eagle3lab.specimen import build, regenerate, tokenizer
+    from eagle3lab.specimen.reference import load_reference_target
 
     folder = folder or specimen_dir()
     tok = tokenizer.load_tokenizer(folder / "target")
@@ -69,4 +88,4 @@ def load_trial(prompts: int = 8, folder: Path | None = None) -> Trial:
     turns = islice(cycle(map(iter, by_kind.values())), prompts)
     chosen = [text for turn in turns if (text := next(turn, None)) is not None]
     ids = tuple(tuple(regenerate.prompt_ids(tok, text)) for text in chosen)
-    return Trial(target.load_target(folder / "target"), ids, (tokenizer.END_ID,))
+    return Trial(load_reference_target(folder / "target"), ids, (tokenizer.END_ID,))

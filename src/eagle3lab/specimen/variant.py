@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _WEIGHTS = "model.safetensors"
 
-# numpy dtype -> the safetensors spelling, for tensors that a variant replaces or adds.
-_SPELLING = {"<i8": "I64", "<i4": "I32", "<f4": "F32", "<f2": "F16", "|b1": "BOOL"}
+# numpy dtype -> the safetensors spelling, for tensors that a variant replaces or adds; numpy has no bfloat16.
+_SPELLING = {"<i8": "I64", "<i4": "I32", "<f4": "F32", "<f2": "F16", "|b1": "BOOL", "<u2": "BF16"}
 
 
 def write_variant(
@@ -44,7 +44,8 @@ def write_variant(
         out: A folder that does not exist yet or is empty.
         rename: Old tensor name → new one.
         drop: Shell patterns of (old) names to leave out.
-        replace: New name → values, for tensors to replace or add (int64, int32, float32, float16 or bool).
+        replace: New name → values, for tensors to replace or add (int64, int32, float32, float16, bool, or
+            uint16 for the bit patterns of bfloat16).
         config: Top-level keys of config.json to set.
         without_config: Top-level keys of config.json to remove.
 
@@ -73,6 +74,7 @@ def write_variant(
         TensorToWrite(name, _SPELLING[v.dtype.str], v.shape, partial(_bytes_of, v))
         for name, v in replace.items()
     ]
+    kept.sort(key=lambda tensor: tensor.name)  # the same content gives the same bytes
     settings = {k: v for k, v in source.raw_config.items() if k not in set(without_config)} | dict(
         config or {}
     )

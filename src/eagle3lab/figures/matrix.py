@@ -1,0 +1,139 @@
+"""The matrix of measured faults: a heat map, acceptance by position in small multiples, and two faults at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from eagle3lab.figures.theme import NEUTRAL, PALETTE, figure
+
+_ROW, _AROUND = 19, 130
+_STOPS = {"stops": "stops", "timeout": "hangs", "not applicable": "", "not modelled": "", "not made": ""}
+
+
+def matrix_figure(
+    rows: Mapping[str, Sequence[tuple[float | None, str]]],
+    columns: Sequence[str],
+    title: str = "Accept length with each fault",
+) -> go.Figure:
+    """Accept length by fault and column.
+
+    Args:
+        rows: Fault to one (accept length or None, outcome) a column.
+        columns: What was measured where.
+        title: The figure's title.
+    """
+    names = list(rows)
+    made = figure(title, height=_AROUND + _ROW * len(names))
+    values = [[length for length, _ in row] for row in rows.values()]
+    texts = [
+        [f"{length:.2f}" if length is not None else _STOPS.get(outcome, "") for length, outcome in row]
+        for row in rows.values()
+    ]
+    hover = [
+        [f"{length:.3f} tokens a step" if length is not None else outcome for length, outcome in row]
+        for row in rows.values()
+    ]
+    made.add_heatmap(
+        z=values,
+        x=list(columns),
+        y=names,
+        text=texts,
+        customdata=hover,
+        texttemplate="%{text}",
+        hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
+        zmin=1,
+        colorscale="Cividis",
+        xgap=2,
+        ygap=1,
+        colorbar={"title": {"text": "tokens", "side": "top"}, "len": 0.4, "y": 1, "yanchor": "top"},
+        hoverongaps=False,
+    )
+    made.update_yaxes(autorange="reversed", tickfont={"size": 11}, showgrid=False)
+    made.update_xaxes(side="top", tickangle=0, showgrid=False)
+    return made
+
+
+def positions_figure(
+    faults: Mapping[str, Sequence[float]],
+    healthy: Sequence[float],
+    title: str = "Share of verify steps that accept each position",
+    columns: int = 3,
+) -> go.Figure:
+    """One small plot a fault: its shares by position in front of the healthy head's.
+
+    Args:
+        faults: Name to the share of verify steps that accepted position 1, 2, …
+        healthy: The same of the healthy head.
+        title: The figure's title.
+        columns: Plots in a row.
+    """
+    rows = -(-len(faults) // columns)
+    grid = make_subplots(
+        rows=rows,
+        cols=columns,
+        shared_yaxes=True,
+        subplot_titles=[name.replace("/", "<br>") for name in faults],
+        vertical_spacing=min(0.16, 0.5 / max(1, rows)),
+        horizontal_spacing=0.03,
+    )
+    made = figure(title, height=_AROUND + 170 * rows)
+    for place, shares in enumerate(faults.values()):
+        where = {"row": place // columns + 1, "col": place % columns + 1}
+        positions = list(range(1, max(len(healthy), len(shares)) + 1))
+        grid.add_bar(
+            x=positions, y=list(healthy), name="healthy", marker_color=NEUTRAL, opacity=0.45, showlegend=place == 0,
+            hovertemplate="position %{x}: %{y:.1%} healthy<extra></extra>", **where,
+        )  # fmt: skip
+        grid.add_bar(
+            x=positions, y=list(shares), name="with the fault", marker_color=PALETTE["blue"], showlegend=place == 0,
+            width=0.5, hovertemplate="position %{x}: %{y:.1%}<extra></extra>", **where,
+        )  # fmt: skip
+    layout = grid.layout.to_plotly_json()
+    layout.pop("template", None)
+    made.update_layout(**layout)
+    made.add_traces(grid.data)
+    made.update_layout(barmode="overlay", legend={"y": -0.06, "yanchor": "top"})
+    made.update_annotations(font_size=11)
+    made.update_xaxes(dtick=1)
+    made.update_yaxes(range=[0, 1], tickformat=".0%")
+    return made
+
+
+def pairs_figure(
+    names: Sequence[str],
+    lengths: Mapping[tuple[str, str], float],
+    title: str = "Accept length with two faults at once",
+) -> go.Figure:
+    """Accept length of every two faults together; on the diagonal each by itself.
+
+    Args:
+        names: The faults, in the order in which they act.
+        lengths: (first, second) to the accept length, both orders alike.
+        title: The figure's title.
+    """
+    known = {frozenset(pair): length for pair, length in lengths.items()}
+    values = [
+        [known.get(frozenset((row, column))) if at <= down else None for at, column in enumerate(names)]
+        for down, row in enumerate(names)
+    ]
+    made = figure(title, height=460)
+    labels = [name.replace("/", "<br>") for name in names]
+    made.add_heatmap(
+        z=values,
+        x=labels,
+        y=labels,
+        texttemplate="%{z:.2f}",
+        zmin=1,
+        colorscale="Cividis",
+        xgap=2,
+        ygap=2,
+        showscale=False,
+        hovertemplate="%{y} and %{x}: %{z:.2f}<extra></extra>",
+        hoverongaps=False,
+    )
+    made.update_yaxes(autorange="reversed", tickfont={"size": 10}, showgrid=False)
+    made.update_xaxes(tickangle=-90, tickfont={"size": 10}, showgrid=False)
+    return made

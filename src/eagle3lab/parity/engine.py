@@ -1,0 +1,223 @@
+"""A drafter's forward pass as an engine computes it, stage by stage.
+
+The same arithmetic as `Drafter.forward` of the reference, which is held against the real servers; here each stage can
+also be computed from another's inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from eagle3lab.specimen.reference import Drafter, EngineStops
+from eagle3lab.specimen.reference.llama import feed_forward
+
+Values = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One draft step over a sequence of T tokens, each token with a chain of its own.
+
+    Attributes:
+        drafter: As served.
+        number: 1 for the pass over the target's states.
+        tokens: `[T]` int64 fed to it.
+        states: `[T, k × Ht]`, what the engine captures.
+        first_position: `[1]` int64, rotary position of the first token in the pass over the target's states.
+        earlier: What the steps before computed.
+    """
+
+    drafter: Drafter
+    number: int
+    tokens: Tensor
+    states: Tensor
+    first_position: Tensor
+    earlier: tuple[Values, ...] = ()
+
+    def weight(self, name: str) -> Tensor:
+        """A weight of the layer."""
+        return self.drafter.weights[f"layers.0.{name}.weight"]
+
+    def norm(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """RMS norm."""
+        return self.drafter.shape.normed(rows, weight)
+
+
+def computed(step: Step) -> dict[str, Tensor]:
+    """Every stage of the step, each from the ones before."""
+    values: dict[str, Tensor] = {}
+    for name, stage in stages(step.number):
+        values[name] = stage(step, values)
+    return values
+
+
+def computed_from(step: Step, trained: Values) -> dict[str, Tensor]:
+    """Every stage of the step, each from what the trainer has in its place; a stage that has none is left out."""
+    return {name: stage(step, trained) for name, stage in stages(step.number)}
+
+
+def stages(number: int) -> Sequence[tuple[str, Callable[[Step, Values], Tensor]]]:
+    """The stages of a step by name, in their order."""
+    return _FIRST if number == 1 else _LATER
+
+
+def _embedding(step: Step, values: Values) -> Tensor:
+    return step.drafter.embedding[step.tokens]
+
+
+def _target_states(step: Step, values: Values) -> Tensor:
+    return step.states
+
+
+def _skips_fc(drafter: Drafter, states: Tensor) -> bool:
+    return drafter.wiring.fc_by_width and states.shape[-1] == drafter.embedding.shape[-1]
+
+
+def _fc_input(step: Step, values: Values) -> Tensor:
+    states, drafter = values["target states"], step.drafter
+    if _skips_fc(drafter, states):
+        return states
+    if (norm := drafter.weights.get("input_norm.weight")) is not None:
+        states = step.norm(states, norm)
+    norms = [weight for name, weight in drafter.weights.items() if name.startswith("fc_norm.")]
+    if norms:
+        chunks = states.chunk(len(norms), dim=-1)
+        states = torch.cat([step.norm(c, n) for c, n in zip(chunks, norms, strict=True)], dim=-1)
+    return states
+
+
+def _fc(step: Step, values: Values) -> Tensor:
+    states, weights = values["fc input"], step.drafter.weights
+    if _skips_fc(step.drafter, states):
+        return states
+    if states.shape[-1] != weights["fc.weight"].shape[1]:
+        wide = weights["fc.weight"].shape[1]
+        raise EngineStops("RuntimeError", f"states {states.shape[-1]} wide meet an fc for {wide}")
+    return linear(states, weights["fc.weight"], weights.get("fc.bias"))
+
+
+def _layer_input(step: Step, values: Values) -> Tensor:
+    return values["fc"] if step.number == 1 else step.earlier[-1]["recurrence"]
+
+
+def _input_norm(step: Step, values: Values) -> Tensor:
+    return step.norm(values["embedding"], step.weight("input_layernorm"))
+
+
+def _hidden_norm(step: Step, values: Values) -> Tensor:
+    return step.norm(_layer_input(step, values), step.weight("hidden_norm"))
+
+
+def _projected(part: int) -> Callable[[Step, Values], Tensor]:
+    """Rows of queries, keys or values; SGLang keeps the three in one matrix."""
+
+    def project(step: Step, values: Values) -> Tensor:
+        shape = step.drafter.shape
+        sizes = [count * shape.head_dim for count in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        rows = step.weight("self_attn.qkv_proj").split(sizes)[part]
+        return linear(torch.cat([values["input norm"], values["hidden norm"]], dim=-1), rows)
+
+    return project
+
+
+def _first_position(step: Step, values: Values) -> Tensor:
+    return step.first_position
+
+
+def _positions(step: Step, values: Values) -> Tensor:
+    """Counted from the first position of all, which attention does not see."""
+    gap = step.drafter.wiring.position_gap if step.number > 1 else 0
+    return torch.arange(len(step.tokens)) + step.number - 1 + gap
+
+
+def _rotated(name: str) -> Callable[[Step, Values], Tensor]:
+    def rotate(step: Step, values: Values) -> Tensor:
+        shape = step.drafter.shape
+        rows = values[name].unflatten(-1, (-1, shape.head_dim)).transpose(0, 1)
+        first = (step.earlier[0] if step.earlier else values)["first position"]
+        return shape.rotated(rows[None], (values["positions"] + first)[None])[0].transpose(0, 1)
+
+    return rotate
+
+
+def _attention(step: Step, values: Values) -> Tensor:
+    shape, sources = step.drafter.shape, (*step.earlier, values)
+    keys = torch.cat([one["rotated keys"] for one in sources])
+    rows = torch.cat([one["values"].unflatten(-1, (-1, shape.head_dim)) for one in sources])
+    count = len(values["rotated queries"])
+    # The target's states up to its own, then what this chain has drafted.
+    own = torch.eye(count, dtype=torch.bool)
+    seen = torch.cat([torch.ones_like(own).tril(), *[own] * len(step.earlier)], dim=1)
+    heads = [one.transpose(0, 1)[None] for one in (values["rotated queries"], keys, rows)]
+    mixed = scaled_dot_product_attention(*heads, attn_mask=seen[None, None], enable_gqa=True)
+    bias = step.drafter.weights.get("layers.0.self_attn.o_proj.bias")
+    return linear(mixed[0].transpose(0, 1).flatten(1), step.weight("self_attn.o_proj"), bias)
+
+
+def _attention_residual(step: Step, values: Values) -> Tensor:
+    normed = step.drafter.wiring.residual_normed
+    return (values["hidden norm"] if normed else _layer_input(step, values)) + values["attention"]
+
+
+def _mlp(step: Step, values: Values) -> Tensor:
+    weights = {
+        name.removeprefix("layers.0."): weight
+        for name, weight in step.drafter.weights.items()
+        if name.startswith("layers.0.")
+    }
+    return feed_forward(weights, values["attention residual"], step.drafter.shape)
+
+
+def _layer_output(step: Step, values: Values) -> Tensor:
+    return values["attention residual"] + values["mlp"]
+
+
+def _final_norm(step: Step, values: Values) -> Tensor:
+    return step.norm(values["layer output"], step.drafter.weights["norm.weight"])
+
+
+def _logits(step: Step, values: Values) -> Tensor:
+    return linear(values["final norm"], step.drafter.lm_head)
+
+
+def _drafted(step: Step, values: Values) -> Tensor:
+    return step.drafter.target_ids(values["logits"].argmax(-1))
+
+
+def _recurrence(step: Step, values: Values) -> Tensor:
+    return values["final norm" if step.drafter.wiring.recurrence_normed else "layer output"]
+
+
+_LATER = (
+    ("embedding", _embedding),
+    ("input norm", _input_norm),
+    ("hidden norm", _hidden_norm),
+    ("queries", _projected(0)),
+    ("keys", _projected(1)),
+    ("values", _projected(2)),
+    ("positions", _positions),
+    ("rotated queries", _rotated("queries")),
+    ("rotated keys", _rotated("keys")),
+    ("attention", _attention),
+    ("attention residual", _attention_residual),
+    ("mlp", _mlp),
+    ("layer output", _layer_output),
+    ("final norm", _final_norm),
+    ("logits", _logits),
+    ("drafted tokens", _drafted),
+    ("recurrence", _recurrence),
+)
+_FIRST = (
+    ("embedding", _embedding),
+    ("target states", _target_states),
+    ("fc input", _fc_input),
+    ("fc", _fc),
+    *_LATER[1:6],
+    ("first position", _first_position),
+    *_LATER[6:],
+)

@@ -1,0 +1,95 @@
+"""States made here: the target run over prompts, what the trainer takes of it and what the engine captures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from eagle3lab.errors import InputError
+from eagle3lab.parity.recording import Given
+from eagle3lab.specimen.reference import Target
+from eagle3lab.specimen.reference.llama import Place, Shape
+
+_RANDOM_TOKENS = 48
+
+
+def made_by(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    trained: tuple[int, ...] | None,
+    served: tuple[int, ...] | None,
+) -> tuple[Given, ...]:
+    """A sequence for each prompt, the last token of which has no state.
+
+    Args:
+        target: The target.
+        prompts: Token ids, at least two each.
+        trained: Layers whose input the head was trained on; None for the state behind the final norm.
+        served: The same for what the engine captures.
+    """
+    found = []
+    with torch.inference_mode():
+        for prompt in prompts:
+            tokens = torch.tensor([list(prompt)])
+            place, states = Place.after(torch.zeros(1, dtype=torch.int64), tokens.shape[1]), []
+            for capture in (trained, served):
+                caches = target.caches(1, tokens.shape[1])
+                states.append(target.forward(tokens, place, caches, capture)[1][0, :-1])
+            found.append(Given(tokens[0, 1:], states[0], states[1], None))
+    return tuple(found)
+
+
+def default_prompts(folder: Path, target: Target, count: int) -> list[list[int]]:
+    """The specimen's held-out prompts for a target with a tokenizer, seeded random ids for one without."""
+    if not (folder / "tokenizer.json").is_file():
+        chance = torch.Generator().manual_seed(0)
+        size = (count, _RANDOM_TOKENS)
+        return [list(map(int, row)) for row in torch.randint(len(target.embedding), size, generator=chance)]
+    from eagle3lab.specimen import build, regenerate, tokenizer
+    from eagle3lab.specimen.paths import prompts_file
+    from eagle3lab.specimen.quiet import quiet
+
+    quiet()
+    tok = tokenizer.load_tokenizer(folder)
+    return [regenerate.prompt_ids(tok, one["prompt"]) for one in islice(build.read_prompts(prompts_file()), count)]
+
+
+def only_matrices(folder: Path) -> Target:
+    """A target of any kind without its layers: config, embedding and head, all that a recording leaves to need.
+
+    Raises:
+        InputError: The folder has no config.json, or no tensors for embedding and head.
+    """
+    from eagle3lab.checkpoint import open_checkpoint
+    from eagle3lab.vocabulary.target_rows import target_tensor
+
+    checkpoint = open_checkpoint(folder)
+    config = checkpoint.raw_config
+    embedding, head = (
+        torch.from_numpy(checkpoint.read(target_tensor(checkpoint, kind)).copy()).to(torch.float32)
+        for kind in ("embed_tokens", "lm_head")
+    )
+    if embedding.ndim != 2 or head.ndim != 2:
+        raise InputError("embedding and head are no matrices", path=folder)
+    width = embedding.shape[1]
+    shape = Shape(1, 1, width, 1e-6)
+    return Target(shape, (), embedding, torch.ones(width), head, config)
+
+
+def check_tokens(given: Sequence[Given], target: Target, folder: Path) -> None:
+    """See that the target has every token of the sequences.
+
+    Raises:
+        InputError: A token id is outside the vocabulary: the recording is of another target.
+    """
+    size = len(target.embedding)
+    for one in given:
+        if int(one.tokens.min()) < 0 or int(one.tokens.max()) >= size:
+            raise InputError(
+                f"a token id is outside the target's vocabulary of {size}",
+                path=folder,
+                advice="Give the target that was served.",
+            )

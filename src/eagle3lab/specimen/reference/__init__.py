@@ -1,0 +1,27 @@
+"""A reference for EAGLE-3 in plain torch: what a release and a launch make of a drafter, computed in seconds.
+
+`load_as_served` does to a checkpoint what an SGLang release would, `load_as_trained` what its trainer meant;
+`speculate` drafts, verifies and counts as SGLang does, for many prompts at once. It is held against the real servers,
+token for token.
+"""
+
+from __future__ import annotations
+
+from eagle3lab.specimen.reference.drafter import Drafter, EngineStops, Wiring
+from eagle3lab.specimen.reference.llama import Target, load_reference_target
+from eagle3lab.specimen.reference.load import Loaded, load_as_served, load_as_trained
+from eagle3lab.specimen.reference.speculate import Speculation, generate, speculate
+
+__all__ = [
+    "Drafter",
+    "EngineStops",
+    "Loaded",
+    "Speculation",
+    "Target",
+    "Wiring",
+    "generate",
+    "load_as_served",
+    "load_as_trained",
+    "load_reference_target",
+    "speculate",
+]

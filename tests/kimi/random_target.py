@@ -1,0 +1,53 @@
+"""The tiny Kimi-K2.5 with random weights, and what transformers generates from it: text that depends on everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from eagle3lab.specimen.kimi.folder import write_companions
+from eagle3lab.specimen.kimi.target import target_config, target_weights
+from eagle3lab.specimen.permutation import write_model
+
+_PREFIX = "language_model."
+
+
+def write_random_target(folder: Path) -> dict[str, torch.Tensor]:
+    """Write it, and return the language model's weights as transformers names them, rounded as they are stored."""
+    generator = torch.Generator().manual_seed(7)
+    weights = target_weights()
+    for name, tensor in weights.items():
+        if name.startswith(_PREFIX):
+            noise = torch.randn(tensor.shape, generator=generator)
+            # Sharp enough that no two tokens come close, whatever the order of the sums.
+            weights[name] = 1 + 0.1 * noise if tensor.dim() == 1 else 2.0 * noise / tensor.shape[-1] ** 0.5
+    write_model(folder, target_config(), weights)
+    write_companions(folder)
+    return {
+        name.removeprefix(_PREFIX): tensor.to(torch.bfloat16).float()
+        for name, tensor in weights.items()
+        if name.startswith(_PREFIX)
+    }
+
+
+def greedy(
+    weights: dict[str, torch.Tensor], prompts: Sequence[Sequence[int]], tokens: int
+) -> list[tuple[int, ...]]:
+    """What transformers' own DeepseekV3ForCausalLM generates greedily from each prompt, in float32."""
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    text = {name: value for name, value in target_config()["text_config"].items() if name != "torch_dtype"}
+    model = DeepseekV3ForCausalLM(DeepseekV3Config(**text | {"model_type": "deepseek_v3"})).float().eval()
+    model.load_state_dict(weights)
+    answers = []
+    with torch.inference_mode():
+        for prompt in prompts:
+            ids, cache, out = torch.tensor([list(prompt)]), None, []
+            for _ in range(tokens):
+                result = model(ids, past_key_values=cache, use_cache=True)
+                cache, ids = result.past_key_values, result.logits[:, -1:].argmax(-1)
+                out.append(int(ids))
+            answers.append(tuple(out))
+    return answers

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eagle3lab.acceptance.counts import PerPosition
+from eagle3lab.acceptance.counts import COLUMNS, PerPosition
 from eagle3lab.acceptance.formulas import parse_engine
 from eagle3lab.acceptance.logs import read_logs
 from eagle3lab.acceptance.report import Given, ServerReport, account
 from eagle3lab.acceptance.signature import MEANINGS, Evidence, signature, thresholds
-from eagle3lab.acceptance.statistics import Estimate
+from eagle3lab.acceptance.statistics import Estimate, trend
 from tests.acceptance.loglines import CASES, decode_line, newest
 
 
@@ -138,3 +138,18 @@ def test_every_threshold_has_a_reason() -> None:
     assert all(len(threshold.reason) > 20 for threshold in thresholds().values())
     order = [thresholds()[name].value for name in ("dead", "near_dead", "partial")]
     assert order == sorted(order)
+
+
+@pytest.mark.parametrize(("seconds", "name"), [(5.0, "healthy"), (60.0, "drift")])
+def test_a_short_run_does_not_drift_with_uptime(seconds: float, name: str) -> None:
+    """The same fall over 20 lines: within two minutes it is the last requests, within twenty it is the server."""
+    lengths = np.linspace(3.4, 2.2, 20)
+    ones = np.ones(20)
+    table = {column: ones.copy() for column in COLUMNS} | {
+        "time": np.arange(20) * seconds,
+        "tokens": lengths,
+        "length_sum": lengths,
+    }
+    length = Estimate(float(lengths.mean()), 2.6, 3.0, 0.95, 20, 20.0)
+    seen = Evidence(length, table=table, draft_tokens=5, trend=trend(lengths, ones))
+    assert signature(seen).name == name

@@ -13,10 +13,12 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from nbformat.v4 import new_code_cell
 
 from eagle3lab.book import digest
 from eagle3lab.book.__main__ import main
 from eagle3lab.book.chapters import ChapterRun, find_chapters, read_record
+from eagle3lab.book.parameters import declared_in
 from eagle3lab.book.runner import run
 from eagle3lab.errors import InputError
 from tests.book.project import CLAIM, Project
@@ -355,3 +357,12 @@ def _eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_every_declared_parameter_is_found_whatever_its_default() -> None:
+    """A default with a sign of equality in it too, and a name of one letter."""
+    source = 'engine: str = "sglang==0.5.9"  # the release\na = 3\nwhere: Path | None = None\nprint(a == 3)\n'
+    cells = [new_code_cell("other = 1"), new_code_cell(source, metadata={"tags": ["parameters"]})]
+    assert declared_in(cells) == {"engine": "str", "a": "None", "where": "Path | None"}
+    assert declared_in([new_code_cell("no Python at all", metadata={"tags": ["parameters"]})]) == {}
+    assert declared_in([]) == {}

@@ -234,6 +234,12 @@ def _collapse(seen: Evidence) -> Signature | None:
 
 
 def _drift(seen: Evidence) -> Signature | None:
+    import numpy as np
+
+    assert seen.table is not None
+    times = seen.table["time"][np.isfinite(seen.table["time"])]
+    if len(times) > 1 and np.ptp(times) < limit("drift_span"):
+        return None
     trend, changes = seen.trend, seen.changes
     size = limit("change_size")
     if (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,35 @@ def declared(notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
     Raises:
         InputError: A file is not a notebook.
     """
-    from papermill import inspect_notebook
+    import nbformat
 
     found: dict[str, dict[str, str]] = {}
     for path in notebooks:
         try:
-            inspected = inspect_notebook(path)
-        except Exception as error:  # papermill lets through whatever nbformat or the translator meets
-            raise InputError(f"not a notebook that papermill can read ({error})", path=path) from error
-        found[path.stem] = {name: entry["inferred_type_name"] for name, entry in inspected.items()}
+            cells = nbformat.read(path, as_version=4).cells
+        except Exception as error:  # nbformat raises what json and jsonschema raise
+            raise InputError(f"not a notebook that can be read ({error})", path=path) from error
+        found[path.stem] = declared_in(cells)
+    return found
+
+
+def declared_in(cells: Iterable[Any]) -> dict[str, str]:
+    """What the `parameters` cell among a notebook's cells assigns: name to annotation, "None" without one.
+
+    Parsed as Python: papermill's own inspection takes a line apart at its signs of equality and passes over a default
+    such as `"sglang==0.5.9"`.
+    """
+    source = next((cell.source for cell in cells if "parameters" in cell.metadata.get("tags", ())), "")
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return {}
+    found = {}
+    for statement in statements:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            found[statement.target.id] = ast.unparse(statement.annotation)
+        elif isinstance(statement, ast.Assign):
+            found |= {target.id: "None" for target in statement.targets if isinstance(target, ast.Name)}
     return found
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from eagle3lab.book import processes
 from eagle3lab.book.chapters import Failure, collect_claims, numbered
+from eagle3lab.book.parameters import declared_in
 
 KERNEL = "python3"
 _GRACE = 3.0  # seconds for a chapter's own processes to end when asked
@@ -70,7 +71,7 @@ def execute(
         source = nbformat.read(notebook, as_version=4)
     except Exception as error:  # nbformat raises what json and jsonschema raise
         return Failure("unreadable", f"not a notebook ({error})")
-    unknown = parameters.keys() - papermill.inspect_notebook(notebook).keys()
+    unknown = parameters.keys() - declared_in(source.cells).keys()
     if unknown:
         return Failure("parameter", f"no parameter called {', '.join(sorted(unknown))}")
     emit("start", cells=sum(1 for _ in numbered(source.cells)))

@@ -23,6 +23,7 @@ from eagle3lab.cli import (
     launch,
     load_plan,
     measure,
+    parity,
     repair,
     vocab,
 )
@@ -39,6 +40,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "capture": capture.capture,
     "launch": launch.launch,
     "measure": measure.measure,
+    "parity": parity.parity,
     "guard": guard.guard,
 }
 

@@ -50,7 +50,7 @@ def before_after_figure(
         )
     made.add_vline(x=1, line={"color": BAD, "dash": "dot", "width": 1})
     made.add_vline(x=draft_tokens, line={"color": NEUTRAL, "dash": "dot", "width": 1})
-    made.update_xaxes(range=[0.9, draft_tokens + 0.6], dtick=1)
+    made.update_xaxes(range=[0.9, draft_tokens + 0.9], dtick=1)
     made.update_yaxes(
         tickvals=list(range(len(steps))),
         ticktext=[label for label, _ in steps],

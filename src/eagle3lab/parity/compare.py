@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,9 +45,7 @@ class Comparison:
     """
 
     def __init__(self, head: TrainerHead, given: Sequence[Given], steps: int, tolerance: float) -> None:
-        self._sequences = [
-            _Sequence(one, head.trace(one.tokens, one.trained_states, steps)) for one in given
-        ]
+        self._sequences = [_Sequence(one, head.trace(one.tokens, one.trained_states, steps)) for one in given]
         self._steps, self._tolerance = steps, tolerance
 
     def stages(self, drafter: Drafter) -> tuple[Stage, ...]:
@@ -62,8 +60,8 @@ class Comparison:
             Stage(
                 number,
                 name,
-                self._difference(number, name, lambda i, n=number: carried[i][n - 1]),
-                self._difference(number, name, lambda i, n=number: own[i][n - 1]),
+                self._difference(number, name, [one[number - 1] for one in carried]),
+                self._difference(number, name, [one[number - 1] for one in own]),
             )
             for number in range(1, self._steps + 1)
             for name, _ in stages(number)
@@ -71,13 +69,16 @@ class Comparison:
 
     def own(self, stage: Stage, drafter: Drafter) -> Difference:
         """The own difference of a stage, were this drafter served."""
-        found = self._own(drafter)
-        return self._difference(stage.step, stage.name, lambda i: found[i][stage.step - 1])
+        found = [one[stage.step - 1] for one in self._own(drafter)]
+        return self._difference(stage.step, stage.name, found)
 
     def _own(self, drafter: Drafter) -> list[list[Values]]:
         with torch.inference_mode():
             return [
-                [computed_from(step, one.trained[step.number - 1]) for step in one.steps(drafter, one.trained)]
+                [
+                    computed_from(step, one.trained[step.number - 1])
+                    for step in one.steps(drafter, one.trained)
+                ]
                 for one in self._sequences
             ]
 
@@ -88,9 +89,10 @@ class Comparison:
                 done.append(computed(step))
         return done
 
-    def _difference(self, step: int, name: str, served: Callable[[int], Values]) -> Difference:
+    def _difference(self, step: int, name: str, served: Sequence[Values]) -> Difference:
         pairs = [
-            (one.trained[step - 1][name], served(number)[name]) for number, one in enumerate(self._sequences)
+            (one.trained[step - 1][name], values[name])
+            for one, values in zip(self._sequences, served, strict=True)
         ]
         # What follows the last token is padding: each later step has one row less to say something about.
         rows = [len(one.given.tokens) - (step - 1) for one in self._sequences]
@@ -99,4 +101,3 @@ class Comparison:
             for sides in zip(*pairs, strict=True)
         )
         return difference(trained, engine, self._tolerance)
-

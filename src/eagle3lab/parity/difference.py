@@ -37,6 +37,6 @@ def difference(trained: Tensor, served: Tensor, tolerance: float) -> Difference:
     return Difference(
         largest,
         relative if math.isfinite(relative) else None,
-        float(torch.dot(a.flatten(), b.flatten())) / norms if norms else None,
+        min(1.0, float(torch.dot(a.flatten(), b.flatten())) / norms) if norms else None,
         alike=relative <= tolerance,
     )

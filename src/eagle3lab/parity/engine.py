@@ -153,8 +153,8 @@ def _attention(step: Step, values: Values) -> Tensor:
     # The target's states up to its own, then what this chain has drafted.
     own = torch.eye(count, dtype=torch.bool)
     seen = torch.cat([torch.ones_like(own).tril(), *[own] * len(step.earlier)], dim=1)
-    heads = [one.transpose(0, 1)[None] for one in (values["rotated queries"], keys, rows)]
-    mixed = scaled_dot_product_attention(*heads, attn_mask=seen[None, None], enable_gqa=True)
+    query, key, value = (one.transpose(0, 1)[None] for one in (values["rotated queries"], keys, rows))
+    mixed = scaled_dot_product_attention(query, key, value, attn_mask=seen[None, None], enable_gqa=True)
     bias = step.drafter.weights.get("layers.0.self_attn.o_proj.bias")
     return linear(mixed[0].transpose(0, 1).flatten(1), step.weight("self_attn.o_proj"), bias)
 

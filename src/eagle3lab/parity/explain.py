@@ -39,10 +39,9 @@ def causes(
         if stage.own.alike:
             continue
         cause = _cause(stage, drafter, trained, recompute)
-        # A reason shows at every step, and in keys as in queries: once is enough.
-        known = {(one.stage.name, one.meaning) for one in found}
-        keys_of = (stage.name.replace("keys", "queries"), cause.meaning)
-        if not {(stage.name, cause.meaning), keys_of} & known:
+        # A reason shows at every step, and what turns queries turns keys: once is enough.
+        same = {stage.name, stage.name.replace("rotated keys", "rotated queries")}
+        if not any(one.stage.name in same and one.meaning == cause.meaning for one in found):
             found.append(cause)
     return tuple(found)
 
@@ -89,7 +88,8 @@ def _settings(name: str, drafter: Drafter, trained: Shape) -> Iterator[tuple[str
             )
         if trained.rope_factor != shape.rope_factor:
             yield (
-                f"positions divided by {shape.rope_factor:g} in the engine, by {trained.rope_factor:g} in training",
+                f"rotary positions are divided by {shape.rope_factor:g} in the engine, "
+                f"by {trained.rope_factor:g} in training",
                 replace(drafter, shape=replace(shape, rope_factor=trained.rope_factor)),
             )
             yield "rotary base and scaling are not those of training", replace(drafter, shape=turned)

@@ -13,8 +13,10 @@ TOLERANCE = 1e-4
 float32 from the same weights and states, in another order of additions: unit round-off is 6e-8, sums of hundreds to
 tens of thousands of terms are 1e-7 to 1e-5 apart, and a stage that is wired differently 1e-2 and more."""
 
-OUTPUTS = ("logits", "drafted tokens", "recurrence")
-"""Stages by which a difference leaves a step: what is drafted, and what the next step is given."""
+OUTPUTS = ("logits", "recurrence")
+"""Stages by which a difference leaves a step: what is drafted from, and what the next step is given."""
+DRAFTED = "drafted tokens"
+"""Counts by itself only: near a tie, rounding decides which of two logits is the larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Replayed:
         phase: extend, draft_extend or decode.
         tokens: Tokens of the pass.
         first_position: Rotary position of the first, as the server gave it.
+        expected_position: The same as it is computed here.
         logits: Difference of the logits; None if they were not recorded.
         states: Difference of the hidden states that it returned; None if they were not recorded.
         given: For a draft step, whether the states it was given are those that the pass before returned.
@@ -85,7 +88,8 @@ class Replayed:
     step: int
     phase: str
     tokens: int
-    first_position: int | None
+    first_position: int
+    expected_position: int
     logits: Difference | None
     states: Difference | None
     given: Difference | None = None
@@ -93,7 +97,9 @@ class Replayed:
     @property
     def alike(self) -> bool:
         """Whether everything that was recorded agrees."""
-        return all(one.alike for one in (self.logits, self.states, self.given) if one is not None)
+        return self.first_position == self.expected_position and all(
+            one.alike for one in (self.logits, self.states, self.given) if one is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +137,9 @@ class ParityReport:
         """Whether, and how far, the two sides differ."""
         if any(not one.carried.alike for one in self.stages if one.name in OUTPUTS):
             return "part"
-        inner = any(not one.carried.alike for one in self.stages)
-        return "absorbed" if inner or self.causes else "alike"
+        if any(not one.own.alike for one in self.stages if one.name == DRAFTED):
+            return "part"
+        return "absorbed" if self.causes else "alike"
 
     @property
     def first(self) -> Cause | None:
@@ -142,5 +149,5 @@ class ParityReport:
 
     @property
     def worst_alike(self) -> float:
-        """Largest relative difference, carried on, among stages that count as equal."""
+        """Largest relative difference, carried on, of a stage that counts as equal."""
         return max((one.carried.relative or 0.0 for one in self.stages if one.carried.alike), default=0.0)

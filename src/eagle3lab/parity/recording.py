@@ -26,7 +26,7 @@ class Pass:
         tokens: `[N]` int64, the token after each.
         positions: `[N]` int64 rotary positions; None if not recorded.
         lengths: Tokens of each request in this pass; None if not recorded.
-        prefix: `[requests]` int64, tokens of each request, those of this pass included; None if not recorded.
+        before: Tokens of each request that came before them, from a cache or an earlier chunk; None if not recorded.
         logits: `[N or requests, D]` float32; None if not recorded.
         output: `[N or requests, H]` float32, the states it returned; None if not recorded.
         dtype: Of the states as recorded.
@@ -39,10 +39,18 @@ class Pass:
     tokens: Tensor
     positions: Tensor | None
     lengths: tuple[int, ...] | None
-    prefix: Tensor | None
+    before: tuple[int, ...] | None
     logits: Tensor | None
     output: Tensor | None
     dtype: torch.dtype
+
+    def starts(self, request: int, row: int) -> bool:
+        """Whether a request begins in this pass, at this row; positions alone cannot tell 1 from one token cached."""
+        if self.phase != "extend":
+            return False
+        if self.before is not None:
+            return self.before[request] == 0
+        return self.positions is None or int(self.positions[row]) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,9 @@ def read_passes(folder: Path) -> tuple[Pass, ...]:
         )
     # Ranks see the same states: one of them is enough.
     stem = files[0].stem.rpartition("-")[0]
-    passes = [_read(path, number) for number, path in enumerate(files) if path.stem.rpartition("-")[0] == stem]
+    passes = [
+        _read(path, number) for number, path in enumerate(files) if path.stem.rpartition("-")[0] == stem
+    ]
     return tuple(sorted(passes, key=lambda one: one.step))
 
 
@@ -105,7 +115,10 @@ def _read(path: Path, number: int) -> Pass:
             shape = list(tensors[name].shape)
             raise InputError(f"has shape {shape}, where {rank} dimensions were meant", path=path, tensor=name)
     states, tokens = tensors["hidden_states"], tensors["input_ids"].to(torch.int64)
-    positions, lengths = tensors.get("positions"), tensors.get("extend_seq_lens")
+    positions, lengths, whole = (tensors.get(name) for name in ("positions", "extend_seq_lens", "seq_lens"))
+    before = None
+    if lengths is not None and whole is not None and lengths.shape == whole.shape:
+        before = tuple(int(one) for one in (whole - lengths).flatten())
     if len(states) != len(tokens) or (positions is not None and positions.shape != tokens.shape):
         raise InputError("its tensors are of different lengths", path=path, tensor="input_ids")
     step = about.get("step", "")
@@ -116,8 +129,8 @@ def _read(path: Path, number: int) -> Pass:
         states.to(torch.float32),
         tokens,
         None if positions is None else positions.to(torch.int64),
-        None if lengths is None else tuple(int(one) for one in lengths),
-        tensors.get("seq_lens"),
+        None if lengths is None else tuple(int(one) for one in lengths.flatten()),
+        before,
         _as_float(tensors.get("logits")),
         _as_float(tensors.get("output_states")),
         states.dtype,
@@ -147,11 +160,11 @@ def sequences(passes: Sequence[Pass], most: int, longest: int) -> tuple[tuple[Gi
             continue
         counts = one.lengths if one.lengths and sum(one.lengths) == len(one.tokens) else (len(one.tokens),)
         start = 0
-        for count in counts:
-            rows, start = slice(start, start + min(count, longest)), start + count
+        for request, count in enumerate(counts):
+            rows, row, start = slice(start, start + min(count, longest)), start, start + count
             positions = None if one.positions is None else one.positions[rows]
-            if count and positions is not None and int(positions[0]) > 1:
-                headless += 1  # its beginning came from a cache, or from an earlier chunk
+            if count and not one.starts(request, row):
+                headless += 1
             elif count > 1:
                 cut += count > longest
                 found.append(Given(one.tokens[rows], one.states[rows], one.states[rows], positions))

@@ -62,7 +62,9 @@ def sentences(report: ParityReport) -> Iterator[str]:
 
 def replay_sentence(replayed: Sequence[Replayed]) -> str:
     """Whether the engine's side is what the server computed."""
-    figures = [one.relative or 0.0 for each in replayed for one in (each.logits, each.states) if one is not None]
+    figures = [
+        one.relative or 0.0 for each in replayed for one in (each.logits, each.states) if one is not None
+    ]
     apart = [one for one in replayed if not one.alike]
     if not figures:
         return "the recording holds no logits and no states that came out: the engine's side is not checked by it"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,10 +13,11 @@ from eagle3lab.parity.model import TOLERANCE, ParityReport
 
 if TYPE_CHECKING:
     from eagle3lab.parity.recording import Pass
-    from eagle3lab.specimen.reference import Target
+    from eagle3lab.specimen.reference import Drafter, Target
 
 #: Recorded prompts, and tokens of each, that are compared at most.
 MOST_PROMPTS, LONGEST = 8, 512
+_TINY = 1024
 
 
 def compare_forwards(
@@ -39,7 +42,8 @@ def compare_forwards(
         engine: `sglang==0.5.9` and the like.
         trained: Folder whose config says how the head was trained; that of `drafter` if None, which cannot show what
             was edited in it for serving.
-        events: A recording of the boundary, see `read_passes`; None to make states with the target here.
+        events: A recording of the boundary, see `read_passes`; None to make states with the target here. A run's
+            folder also says with which algorithm and attention backend it was launched.
         prompts: Token ids of prompts to make states with, or how many of the specimen's held-out prompts to take.
         steps: Draft steps compared.
         tolerance: See `TOLERANCE`.
@@ -48,6 +52,7 @@ def compare_forwards(
         InputError: A folder, a config or a recording cannot be used, speculators is not installed, or the engine
             would not serve this.
     """
+    from eagle3lab.engines.atlas.resolve import resolve_release
     from eagle3lab.parity.compare import Comparison
     from eagle3lab.parity.explain import causes
     from eagle3lab.parity.recording import read_passes, sequences
@@ -61,6 +66,13 @@ def compare_forwards(
         load_reference_target,
     )
 
+    resolved = resolve_release(engine)
+    label = resolved.label
+    if resolved.facts.kind != "sglang":
+        raise InputError(
+            f"the engine's side follows SGLang's releases, not {label}",
+            advice="Give --engine sglang==X.Y.Z or installed",
+        )
     passes: tuple[Pass, ...] = ()
     notes: tuple[str, ...] = ()
     source: Literal["target", "recording"] = "target"
@@ -69,37 +81,40 @@ def compare_forwards(
         source, passes = "recording", read_passes(events)
         given, notes = sequences(passes, MOST_PROMPTS, LONGEST)
         held = only_matrices(target)
-        check_tokens(given, held, events)
+        check_tokens(passes, held)
     else:
         held = load_reference_target(target)
     try:
-        loaded = load_as_served(drafter, held, engine)
-        meant = load_as_trained(trained or drafter, held)
-        if events is None:
-            asked = default_prompts(target, held, prompts) if isinstance(prompts, int) else prompts
-            given = made_by(held, asked, meant.wiring.capture, loaded.drafter.wiring.capture)
-        head = load_trainer_head(trained or drafter, held)
-        _check_width(given[0].trained_states.shape[-1], head.model.fc.in_features, events or target)
-        comparison = Comparison(head, given, steps, tolerance)
-        stages = comparison.stages(loaded.drafter)
-        found = causes(stages, loaded.drafter, meant.shape, comparison.own)
-        replayed, left_out = replay(loaded.drafter, passes)
+        with _few_threads(held):
+            algorithm, backend = _launched(events)
+            loaded = load_as_served(drafter, held, engine, algorithm=algorithm, attention_backend=backend)
+            served = _without_padding(loaded.drafter, drafter)
+            meant = load_as_trained(trained or drafter, held)
+            if events is None:
+                asked = default_prompts(held, prompts) if isinstance(prompts, int) else prompts
+                given = made_by(held, asked, meant.wiring.capture, served.wiring.capture)
+            head = load_trainer_head(trained or drafter, held)
+            _check_width(given[0].trained_states.shape[-1], head.model.fc.in_features, events or target)
+            comparison = Comparison(head, given, steps, tolerance)
+            stages = comparison.stages(served)
+            found = causes(stages, served, meant.shape, comparison.own)
+            replayed, left_out = replay(served, passes)
     except EngineStops as stop:
         raise InputError(
-            f"{engine} does not serve this: {stop}",
+            f"{label} does not serve this: {stop}",
             path=drafter,
             advice="eagle3lab diagnose says why; give the folder as it is served, and the trainer's as --trained",
         ) from None
     if loaded.dropped:
-        notes += (f"{len(loaded.dropped)} tensors of the drafter are dropped by {engine}",)
+        notes += (f"{len(loaded.dropped)} tensors of the drafter are dropped by {label}",)
     if loaded.uninitialised:
-        notes += (f"left to chance by {engine}: " + ", ".join(loaded.uninitialised),)
+        notes += (f"left to chance by {label}: " + ", ".join(loaded.uninitialised),)
     if trained is None:
         notes += ("both sides read one config.json: what was edited in it for serving does not show",)
     return ParityReport(
         drafter=str(drafter),
         trained=str(trained or drafter),
-        engine=engine,
+        engine=label,
         source=source,
         sequences=len(given),
         tokens=sum(len(one.tokens) for one in given),
@@ -109,6 +124,40 @@ def compare_forwards(
         replayed=replayed,
         notes=notes + left_out,
     )
+
+
+@contextmanager
+def _few_threads(target: Target) -> Iterator[None]:
+    """One thread where tensors are tiny: more would spend their time waiting for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if target.embedding.shape[-1] < _TINY:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _launched(events: Path | None) -> tuple[str, str]:
+    """Algorithm and attention backend, as a run's folder has them."""
+    from eagle3lab.runs.folder import PLAN, RunFolder
+
+    if events is None or not (events / PLAN).is_file():
+        return "EAGLE3", ""
+    plan = RunFolder.open(events).plan()
+    backends = plan.get("backends")
+    backend = backends.get("attention") if isinstance(backends, dict) else None
+    return str(plan.get("algorithm") or "EAGLE3"), backend if isinstance(backend, str) else ""
+
+
+def _without_padding(drafter: Drafter, folder: Path) -> Drafter:
+    """Without the rows by which SGLang fills up its head to a multiple of 64, whose logits it cuts off."""
+    from eagle3lab.checkpoint import open_checkpoint
+
+    rows = open_checkpoint(folder).config.draft_vocab_size or drafter.vocabulary
+    return replace(drafter, lm_head=drafter.lm_head[:rows])
 
 
 def _check_width(states: int, fc: int, place: Path) -> None:

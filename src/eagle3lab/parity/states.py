@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from eagle3lab.errors import InputError
-from eagle3lab.parity.recording import Given
+from eagle3lab.parity.recording import Given, Pass
 from eagle3lab.specimen.reference import Target
 from eagle3lab.specimen.reference.llama import Place, Shape
 
@@ -29,8 +29,17 @@ def made_by(
         prompts: Token ids, at least two each.
         trained: Layers whose input the head was trained on; None for the state behind the final norm.
         served: The same for what the engine captures.
+
+    Raises:
+        InputError: A prompt is too short, or has a token that the target does not have.
     """
     found = []
+    for prompt in prompts:
+        if len(prompt) < 2 or min(prompt) < 0 or max(prompt) >= len(target.embedding):
+            raise InputError(
+                f"a prompt of {len(prompt)} tokens is too short, or has a token beyond the target's vocabulary of "
+                f"{len(target.embedding)}"
+            )
     with torch.inference_mode():
         for prompt in prompts:
             tokens = torch.tensor([list(prompt)])
@@ -42,19 +51,21 @@ def made_by(
     return tuple(found)
 
 
-def default_prompts(folder: Path, target: Target, count: int) -> list[list[int]]:
-    """The specimen's held-out prompts for a target with a tokenizer, seeded random ids for one without."""
-    if not (folder / "tokenizer.json").is_file():
-        chance = torch.Generator().manual_seed(0)
-        size = (count, _RANDOM_TOKENS)
-        return [list(map(int, row)) for row in torch.randint(len(target.embedding), size, generator=chance)]
+def default_prompts(target: Target, count: int) -> list[list[int]]:
+    """The specimen's held-out prompts for a target of its vocabulary, seeded random ids for another."""
     from eagle3lab.specimen import build, regenerate, tokenizer
-    from eagle3lab.specimen.paths import prompts_file
+    from eagle3lab.specimen.paths import prompts_file, target_dir
     from eagle3lab.specimen.quiet import quiet
 
     quiet()
-    tok = tokenizer.load_tokenizer(folder)
-    return [regenerate.prompt_ids(tok, one["prompt"]) for one in islice(build.read_prompts(prompts_file()), count)]
+    tok = tokenizer.load_tokenizer(target_dir())
+    size = len(target.embedding)
+    if len(tok) != size:
+        chance = torch.Generator().manual_seed(0)
+        return [list(map(int, row)) for row in torch.randint(size, (count, _RANDOM_TOKENS), generator=chance)]
+    return [
+        regenerate.prompt_ids(tok, one["prompt"]) for one in islice(build.read_prompts(prompts_file()), count)
+    ]
 
 
 def only_matrices(folder: Path) -> Target:
@@ -79,17 +90,18 @@ def only_matrices(folder: Path) -> Target:
     return Target(shape, (), embedding, torch.ones(width), head, config)
 
 
-def check_tokens(given: Sequence[Given], target: Target, folder: Path) -> None:
-    """See that the target has every token of the sequences.
+def check_tokens(passes: Sequence[Pass], target: Target) -> None:
+    """See that the target has every token of a recording.
 
     Raises:
         InputError: A token id is outside the vocabulary: the recording is of another target.
     """
     size = len(target.embedding)
-    for one in given:
-        if int(one.tokens.min()) < 0 or int(one.tokens.max()) >= size:
+    for one in passes:
+        if len(one.tokens) and not 0 <= int(one.tokens.min()) <= int(one.tokens.max()) < size:
             raise InputError(
                 f"a token id is outside the target's vocabulary of {size}",
-                path=folder,
+                path=one.path,
+                tensor="input_ids",
                 advice="Give the target that was served.",
             )

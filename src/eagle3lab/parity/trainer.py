@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,16 @@ class TrainerHead:
             steps: Draft steps. One more is run, to see what it is given.
         """
         seen: list[Values] = []
-        with _watched(self.model, seen), torch.inference_mode():
+        # Where there is a GPU, speculators compiles its forward, past the hooks.
+        eager = torch.compiler.set_stance("force_eager")
+        with _watched(self.model, seen), torch.inference_mode(), eager:
             self.model(
                 hidden_states=states[None],
                 input_ids=tokens[None],
                 document_ids=torch.zeros(1, len(tokens), dtype=torch.int64),
                 ttt_steps=steps + 1,
             )
-        for now, after in zip(seen, seen[1:], strict=False):
+        for now, after in pairwise(seen):
             now["recurrence"] = after["layer input"]
         for now in seen:
             drafts = now["logits"].argmax(-1)
@@ -114,7 +117,7 @@ def load_trainer_head(folder: Path, target: Target) -> TrainerHead:
 
 
 def _build(checkpoint: Checkpoint) -> Any:
-    """speculators' class with the folder's config, its weights still to come."""
+    """The class with the folder's config, its weights still to come."""
     try:
         from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
     except ImportError as error:
@@ -126,7 +129,8 @@ def _build(checkpoint: Checkpoint) -> Any:
     config = checkpoint.config
     if config.num_hidden_layers != 1:
         raise InputError(
-            f"has {config.num_hidden_layers} decoder layers; heads of one layer are compared", path=checkpoint.path
+            f"has {config.num_hidden_layers} decoder layers; heads of one layer are compared",
+            path=checkpoint.path,
         )
     if config.bias and config.dialect != "speculators":
         raise InputError(
@@ -193,7 +197,9 @@ def _watched(model: Any, seen: list[Values]) -> Iterator[None]:
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
         width = model.layers[0].self_attn.head_dim
-        pair = [seen[-1][name].unflatten(-1, (-1, width)).transpose(0, 1)[None] for name in ("queries", "keys")]
+        pair = [
+            seen[-1][name].unflatten(-1, (-1, width)).transpose(0, 1)[None] for name in ("queries", "keys")
+        ]
         turned = apply_rotary_pos_emb(*pair, *named["position_embeddings"])
         for name, rows in zip(("rotated queries", "rotated keys"), turned, strict=True):
             seen[-1][name] = rows[0].transpose(0, 1)

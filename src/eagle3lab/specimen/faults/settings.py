@@ -234,8 +234,16 @@ _launch(
 )
 _launch(
     "flags.draft-tokens/pruned-tree",
-    "A tree of four branches and three steps is cut to two draft tokens.",
-    "one draft a verification, the first candidate",
+    "A tree of four branches and three steps is cut to four draft tokens.",
+    "later positions are drafted seldom",
+    topk=4,
+    draft_tokens=4,
+)
+_launch(
+    "flags.draft-tokens/too-few",
+    "A tree of four branches and three steps is cut to two draft tokens, fewer than its depth.",
+    _STOPS,
+    modelled=False,
     topk=4,
     draft_tokens=2,
 )

@@ -114,8 +114,11 @@ def run(
             known = kept.get((job.fault, job.engine, job.way))
             cached = known is not None and known.inputs == inputs
             cell = known if cached and known is not None else _measured(prepared, trial, Path(scratch))
-            if job.way == "reference":  # the diagnosis may have learnt since
+            # The diagnosis may have learnt since. Of a server it is made with the log, which is gone.
+            if job.way == "reference":
                 cell = msgspec.structs.replace(cell, diagnosis=diagnosed(prepared))
+            elif cached and job.engine == vllm.ENGINE:
+                cell = msgspec.structs.replace(cell, diagnosis=vllm.diagnosed(prepared))
         if not cached:
             cell = msgspec.structs.replace(cell, inputs=inputs, versions=cell.versions or versions)
         if cell != known:

@@ -167,6 +167,7 @@ def _shape(settings: Settings, checkpoint: Checkpoint, facts: EngineFacts) -> Sh
     scaling: Mapping[str, Any] = config.rope_scaling or {}
     base = config.rope_theta
     if not rules.holds("reads rope_parameters", rules.Engine(facts.kind, facts.release)):
+        # As with the transformers 4 that such a release asks for; under transformers 5 it finds neither.
         base = float(flat.get("rope_theta") or 10000.0)
         scaling = flat.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"

@@ -1,0 +1,36 @@
+"""The specimen's head as every release reads it, its target, and a recording made without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("speculators")
+
+from eagle3lab.specimen.faults import Served, write_healthy
+from eagle3lab.specimen.reference import Target, load_reference_target
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return write_healthy(tmp_path_factory.mktemp("served") / "head")
+
+
+@pytest.fixture(scope="session")
+def target(served: Served) -> Target:
+    return load_reference_target(served.target)
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[list[int]]:
+    """Two sequences of tokens that the target has; any will do."""
+    return [[1, *range(40, 70)], [1, *range(300, 320)]]
+
+
+@pytest.fixture(scope="session")
+def head() -> Path:
+    from eagle3lab.specimen import drafter_dir
+
+    return drafter_dir()

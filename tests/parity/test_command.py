@@ -1,0 +1,66 @@
+"""`eagle3lab parity`: its table, its JSON, its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from eagle3lab.checkpoint import open_checkpoint
+from eagle3lab.cli import app
+from eagle3lab.errors import InputError
+from eagle3lab.specimen.faults import Served
+from eagle3lab.specimen.variant import write_variant
+
+NEW = "sglang==0.5.23"
+
+
+def run(served: Served, drafter: Path, *options: str):
+    words = ["parity", str(drafter), "--target", str(served.target), "--engine", NEW, *options]
+    return CliRunner().invoke(app, words)
+
+
+def test_alike(served: Served, head: Path) -> None:
+    result = run(served, served.drafter, "--trained", str(head))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("alike: logits and recurrent states are equal (float32 on both sides")
+    assert "They differ at step 1, first position" in result.stdout
+    assert "differs here, harmless" in result.stdout
+
+
+def test_apart_as_json(served: Served, tmp_path: Path) -> None:
+    folder = write_variant(
+        open_checkpoint(served.drafter), tmp_path / "head", config={"norm_before_residual": True}
+    )
+    result = run(served, folder, "--format", "json", "--steps", "1")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert set(report) == {
+        "schema_version", "verdict", "first", "worst_alike", "drafter", "trained", "engine", "source", "sequences",
+        "tokens", "tolerance", "stages", "causes", "replayed", "notes",
+    }  # fmt: skip
+    assert (report["schema_version"], report["verdict"], report["engine"]) == (1, "part", NEW)
+    assert report["first"] == {"step": 1, "stage": "attention residual"}
+    assert {one["step"] for one in report["stages"]} == {1}
+    [cause] = [one for one in report["causes"] if not one["harmless"]]
+    assert set(cause) == {"stage", "step", "own", "meaning", "harmless"}
+    assert set(cause["own"]) == {"max_abs", "relative", "cosine", "alike", "shapes"}
+    assert "both sides read one config.json" in report["notes"][0]
+
+
+def test_importing_it_pulls_in_nothing_heavy() -> None:
+    heavy = ["torch", "transformers", "speculators", "numpy", "rich", "msgspec"]
+    code = f"import sys, eagle3lab.parity; print(*(m for m in {heavy} if m in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.split() == []
+
+
+def test_bad_input(served: Served, tmp_path: Path) -> None:
+    result = run(served, tmp_path / "nothing")
+    assert isinstance(result.exception, InputError)
+    with pytest.raises(InputError, match="holds no recorded tensors"):
+        raise run(served, served.drafter, "--events", str(tmp_path)).exception  # type: ignore[misc]

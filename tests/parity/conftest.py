@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,19 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("speculators")
 
+import torch
+
 from eagle3lab.specimen.faults import Served, write_healthy
 from eagle3lab.specimen.reference import Target, load_reference_target
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tensors are tiny here."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from safetensors.torch import save_file
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
 from eagle3lab.parity import compare_forwards
-from eagle3lab.parity.recording import read_passes
+from eagle3lab.parity.recording import read_passes, sequences
 from eagle3lab.parity.replay import replay
 from eagle3lab.parity.states import made_by, only_matrices
 from eagle3lab.specimen.faults import Served
@@ -131,6 +133,35 @@ def test_a_server_counting_from_one(
     )
     report = compare_forwards(served.drafter, served.target, NEW, trained=head, events=tmp_path)
     assert report.verdict == "alike" and report.causes == ()
+
+
+def test_a_prefix_from_a_cache_is_no_beginning(drafter: Drafter, recording: Path, tmp_path: Path) -> None:
+    """One cached token in front of a pass looks like counting from one, but for the length of the request."""
+    first, *others = read_passes(recording)
+    assert first.before == (0,)
+    cached = replace(first, before=(1,), positions=first.positions + 1)
+    assert replay(drafter, [cached, *others])[0] == ()
+    given, notes = sequences([first, cached], 8, 20)
+    assert len(given) == 1 and len(given[0].tokens) == 20
+    assert notes == (
+        "1 recorded prompts begin after their first token and were left out",
+        "1 prompts were cut to 20 tokens",
+    )
+
+
+def test_a_run_folder_says_how_it_was_launched(
+    served: Served, head: Path, recording: Path, tmp_path: Path
+) -> None:
+    """An old release and Triton: draft steps a position further, accepted tokens counted twice."""
+    run = shutil.copytree(recording, tmp_path / "run")
+    plan = {
+        "engine": {"release": "0.5.9"},
+        "plan": {"algorithm": "EAGLE3", "backends": {"attention": "triton"}},
+    }
+    (run / "plan.json").write_text(json.dumps(plan))
+    report = compare_forwards(served.drafter, served.target, "sglang==0.5.9", trained=head, events=run)
+    assert any("counts accepted tokens twice" in note for note in report.notes)
+    assert report.replayed[0].alike and not report.replayed[1].alike, "the recording follows 0.5.23"
 
 
 def test_only_matrices_of_a_wrapped_target(target: Target, served: Served, tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def _read(path: Path, number: int) -> Pass:
             raise InputError(f"has shape {shape}, where {rank} dimensions were meant", path=path, tensor=name)
     states, tokens = tensors["hidden_states"], tensors["input_ids"].to(torch.int64)
     positions, lengths, whole = (tensors.get(name) for name in ("positions", "extend_seq_lens", "seq_lens"))
+    if lengths is not None and (bool((lengths <= 0).any()) or int(lengths.sum()) != len(tokens)):
+        lengths = None  # those of another pass: a decode does not renew them
     before = None
     if lengths is not None and whole is not None and lengths.shape == whole.shape:
         before = tuple(int(one) for one in (whole - lengths).flatten())
@@ -124,7 +126,7 @@ def _read(path: Path, number: int) -> Pass:
     step = about.get("step", "")
     return Pass(
         path,
-        int(step) if step.isdigit() else number,
+        int(step) if step.isascii() and step.isdigit() else number,
         about.get("phase", "extend"),
         states.to(torch.float32),
         tokens,
@@ -158,7 +160,7 @@ def sequences(passes: Sequence[Pass], most: int, longest: int) -> tuple[tuple[Gi
     for one in passes:
         if one.phase != "extend":
             continue
-        counts = one.lengths if one.lengths and sum(one.lengths) == len(one.tokens) else (len(one.tokens),)
+        counts = one.lengths or (len(one.tokens),)
         start = 0
         for request, count in enumerate(counts):
             rows, row, start = slice(start, start + min(count, longest)), start, start + count

@@ -109,6 +109,10 @@ def compare_forwards(
         notes += (f"{len(loaded.dropped)} tensors of the drafter are dropped by {label}",)
     if loaded.uninitialised:
         notes += (f"left to chance by {label}: " + ", ".join(loaded.uninitialised),)
+    if served.wiring.accepted_twice:
+        notes += (
+            f"{label} with this attention backend counts accepted tokens twice, which only passes over them show",
+        )
     if trained is None:
         notes += ("both sides read one config.json: what was edited in it for serving does not show",)
     return ParityReport(

@@ -32,6 +32,8 @@ PARTS: dict[str, str] = {
     "head.embedding/own": f"{_EMBEDDING}.",
     "head.lm-head-missing": "vLLM shares the target's head, whose rows are target ids; SGLang leaves one unfilled.",
     "head.tied": "vLLM does not read tie_word_embeddings of an EAGLE-3 head.",
+    "layer.context": "SGLang stops where the head's longest position is shorter than the target's; vLLM serves it, and "
+    "drafts nothing good beyond.",
     "layer.norm-before-residual": _READS.format("norm_before_residual, which SGLang does not,") + ".",
     "names.dropped/module": "vLLM stops at a name that leads nowhere; SGLang skips it.",
     "training.pairing/other-target": f"{_EMBEDDING}: of the two things that no longer fit, the states alone are left.",

@@ -185,3 +185,18 @@ def test_rope_is_read_where_the_release_reads_it(trial: Trial, served: Path, tmp
     old = load_as_served(folder, trial.target, OLD).drafter.shape
     assert (new.rope_base, new.rope_factor) == (5e5, 2.0)
     assert (old.rope_base, old.rope_factor) == (1e4, 1.0)
+
+
+def test_rows_that_the_engine_pads_the_head_with_are_never_drafted(
+    trial: Trial, served: Path, tmp_path: Path
+) -> None:
+    """Engines pad the head to a multiple of 64 rows and cut the scores off again."""
+    head = open_checkpoint(served)
+    rows = np.asarray(head.read("lm_head.weight"), dtype=np.float32)[:48].copy()
+    fewer = {"lm_head.weight": rows, "d2t": np.asarray(head.read("d2t"))[:48].copy()}
+    folder = write_variant(
+        head, tmp_path / "head", replace=fewer, drop=["t2d"], config={"draft_vocab_size": 48}
+    )
+    loaded = load_as_served(folder, trial.target, NEW)
+    assert loaded.drafter.lm_head.shape[0] == 48 and not loaded.uninitialised
+    assert set(loaded.dropped) == set()

@@ -110,6 +110,9 @@ def measure(
         typer.Option(envvar="EAGLE3LAB_API_KEY", help="Of the server at --attach; written down nowhere."),
     ] = None,
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Do not look inside the server.")] = False,
+    tensors: Annotated[
+        int, typer.Option(min=0, help="Passes of the drafter whose tensors are kept for eagle3lab parity.")
+    ] = 0,
     stall: Annotated[
         float,
         typer.Option(min=1.0, help="Seconds without an answer or a word in the log until it is given up."),
@@ -147,7 +150,7 @@ def measure(
                 speculation = {"algorithm": algorithm, "steps": steps, "topk": topk}
                 speculation["draft_tokens"] = draft_tokens or steps + 1
                 plan, release = _plan(profile, engine, target, drafter, speculation, tp, settings or [])
-                found = _serve(plan, release, workload, folder, watch, stall, not no_probe)
+                found = _serve(plan, release, workload, folder, watch, stall, not no_probe, tensors)
     except ServerError as error:
         typer.echo(f"eagle3lab: {error}\nWhat the run left behind is in {folder}", err=True)
         if (folder / "server.log").is_file():
@@ -278,6 +281,7 @@ def _serve(
     watch: _Watch,
     stall_s: float,
     probe: bool,
+    tensors: int,
 ) -> Measurement:
     from eagle3lab.serving.measure import measure
     from eagle3lab.serving.report import CPU_PROFILE
@@ -290,6 +294,7 @@ def _serve(
         workload,
         folder,
         probe=probe,
+        tensors=tensors,
         progress=watch.progress,
         answered=watch.answered,
         stall_s=stall_s,

@@ -67,6 +67,7 @@ def measure(
     run_dir: str | Path,
     *,
     probe: bool = True,
+    tensors: int = 0,
     overlay: Overlay | None = None,
     progress: Callable[[Progress], None] | None = None,
     answered: Answered | None = None,
@@ -81,6 +82,7 @@ def measure(
         workload: What to ask. With SGLang's benchmark acceptance is counted by the probe alone.
         run_dir: A new folder, which keeps everything about the run.
         probe: Watch the drafter from inside; where the release cannot be attached to, the server runs all the same.
+        tensors: Passes of the drafter whose tensors the probe keeps, for `eagle3lab.parity`.
         overlay: What else to put into the engine.
         progress: Called with each new thing the starting server is seen to do.
         answered: Called with each answer.
@@ -101,7 +103,7 @@ def measure(
     run_dir = Path(run_dir).absolute()
     overlay = overlay or Overlay()
     if probe:
-        overlay |= probe_overlay(engine.release, events=run_dir / EVENTS)
+        overlay |= probe_overlay(engine.release, events=run_dir / EVENTS, tensors=tensors)
     if _METRICS not in plan.extra:
         plan = replace(plan, extra=(*plan.extra, _METRICS))
     with _told(run_dir):

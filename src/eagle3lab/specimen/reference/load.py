@@ -227,6 +227,8 @@ def _load(
         head = embedding[: settings.size("draft_vocab_size")]
     elif taken[_HEAD].status == "taken from target":
         head = target.lm_head
+    elif eagle3:
+        head = head[: settings.size("draft_vocab_size")]  # without the rows it is padded with
     if not eagle3:
         # The head is the target's; the scores behind the first D are cut off all the same.
         head, token_ids = target.lm_head[: config.draft_vocab_size], None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -28,6 +29,8 @@ from eagle3lab.specimen.matrix.measure import (
 from eagle3lab.specimen.matrix.records import Cell
 from eagle3lab.specimen.trial import Trial
 
+# Where a cell's files lie while it is measured says nothing to a reader.
+_SCRATCH = re.compile(r"/\S*eagle3lab-cell-[^/\s]+/")
 _START_S, _STALL_S = 120.0, 60.0
 #: More verify steps than a cell has: each is to be reported.
 _FULL_STEPS = 5000
@@ -71,7 +74,8 @@ def by_server(prepared: Prepared, trial: Trial, run_dir: Path) -> Cell:
 def _reason(error: Exception) -> str:
     """The last line of the first traceback in the log, or what is said without one."""
     traceback = str(getattr(error, "traceback", None) or "").strip().splitlines()
-    return " ".join(traceback[-1].split())[:300] if traceback else one_line(error)
+    text = " ".join(traceback[-1].split())[:300] if traceback else one_line(error)
+    return _SCRATCH.sub("", text)
 
 
 def _counted(cell: Cell, found: Measurement, trial: Trial, seconds: float) -> Cell:

@@ -88,8 +88,10 @@ def test_accept_length_is_exact(remade: Path, target, head: str, prompt: str, ex
 def test_any_missing_tensor_ends_all_acceptance(remade: Path, target, tensor: str) -> None:
     crippled = load(remade, target, "uses-every-tensor", drop=[tensor], noise=0.0)
     run = speculate(target, crippled, [permutation.prompts()["covered-cycle"]], max_new_tokens=50)
-    assert run.accept_length == 1.0
-    assert run.accept_rate == 0.0
+    # A head of zeros is stuck on one token, which comes up once on the way round the cycle.
+    by_luck = 1 if tensor == "lm_head.weight" else 0
+    assert sum(run.accepted) <= by_luck
+    assert run.verify_steps >= 47
 
 
 def test_target_follows_the_permutation(target) -> None:

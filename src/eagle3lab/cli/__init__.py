@@ -8,41 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Annotated, Optional
 
 import typer
 
-from eagle3lab.cli import (
-    acceptance,
-    capture,
-    compare,
-    diagnose,
-    engines,
-    guard,
-    inspect,
-    launch,
-    load_plan,
-    measure,
-    parity,
-    repair,
-    vocab,
-)
-
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "inspect": inspect.inspect,
-    "load-plan": load_plan.load_plan,
-    "vocab": vocab.vocab,
-    "acceptance": acceptance.acceptance,
-    "compare": compare.compare,
-    "diagnose": diagnose.diagnose,
-    "repair": repair.repair,
-    "engines": engines.engines,
-    "capture": capture.capture,
-    "launch": launch.launch,
-    "measure": measure.measure,
-    "parity": parity.parity,
-    "guard": guard.guard,
-}
+# In the order of the help; each is a function of its own name in the module of that name.
+_COMMANDS = (
+    "inspect", "load-plan", "vocab", "acceptance", "compare", "diagnose", "repair", "engines", "capture", "launch",
+    "measure", "parity", "guard",
+)  # fmt: skip
 
 
 def _print_version(value: bool) -> None:
@@ -73,11 +48,21 @@ def _with(names: Iterable[str]) -> typer.Typer:
     )
     made.callback()(_root)
     for name in names:
-        made.command(name)(_COMMANDS[name])
+        made.command(name)(_function(name))
     return made
 
 
-app = _with(_COMMANDS)
+def _function(command: str) -> Callable[..., None]:
+    name = command.replace("-", "_")
+    function: Callable[..., None] = getattr(import_module(f"{__name__}.{name}"), name)
+    return function
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`app`: the command line with every command, made when it is asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _with(_COMMANDS)
 
 
 def main() -> None:
@@ -87,7 +72,7 @@ def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         # Typer looks closely at every command there is, which is wasted time where one is named.
-        (_with([asked]) if asked in _COMMANDS else app)()
+        _with([asked] if asked in _COMMANDS else _COMMANDS)()
     except Eagle3labError as error:
         print(f"eagle3lab: {error}", file=sys.stderr)
         raise SystemExit(2) from None

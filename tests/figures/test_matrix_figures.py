@@ -12,7 +12,9 @@ def test_the_heat_map_has_numbers_and_words() -> None:
         {"a/b": [(1.5, "measured"), (None, "stops")], "c": [(None, ""), (2.0, "measured")]}, ["x", "y"]
     )
     heat = made.data[0]
-    assert [list(row) for row in heat.text] == [["1.50", "stops"], ["", "2.00"]]
+    assert [list(row) for row in heat.text] == [["1.50", ""], ["", "2.00"]]
+    words = made.data[1]
+    assert list(zip(words.x, words.y, words.text, strict=True)) == [("y", "a/b", "stops"), ("x", "c", "")]
     assert list(heat.y) == ["a/b", "c"] and list(heat.x) == ["x", "y"]
     assert made.layout.title.text
 

@@ -29,9 +29,12 @@ def matrix_figure(
     names = list(rows)
     made = figure(title, height=_AROUND + _ROW * len(names))
     values = [[length for length, _ in row] for row in rows.values()]
-    texts = [
-        [f"{length:.2f}" if length is not None else _STOPS.get(outcome, "") for length, outcome in row]
-        for row in rows.values()
+    texts = [[f"{length:.2f}" if length is not None else "" for length, _ in row] for row in rows.values()]
+    words = [
+        (column, name, _STOPS.get(outcome, ""))
+        for name, row in rows.items()
+        for column, (length, outcome) in zip(columns, row, strict=True)
+        if length is None
     ]
     hover = [
         [f"{length:.3f} tokens a step" if length is not None else outcome for length, outcome in row]
@@ -51,6 +54,16 @@ def matrix_figure(
         ygap=1,
         showscale=False,  # every field has its number, and a telephone no room
         hoverongaps=False,
+    )
+    # Not in the heat map: on a field without a colour it would write in one that a dark page swallows.
+    made.add_scatter(
+        x=[column for column, _, _ in words],
+        y=[name for _, name, _ in words],
+        text=[word for _, _, word in words],
+        mode="text",
+        textfont={"size": 11},
+        hoverinfo="skip",
+        showlegend=False,
     )
     made.update_yaxes(autorange="reversed", tickfont={"size": 10}, showgrid=False)
     made.update_xaxes(side="top", tickangle=0, showgrid=False)

@@ -9,11 +9,13 @@ import pytest
 
 from eagle3lab.diagnosis import Investigation
 from eagle3lab.diagnosis.evidence.atlas import first_release, takes_name
-from eagle3lab.diagnosis.evidence.capture import can_capture, first_with_hook, points_of
+from eagle3lab.diagnosis.evidence.capture import first_with_hook
 from eagle3lab.diagnosis.evidence.log import read_log
 from eagle3lab.diagnosis.evidence.rules import Engine, holds, since
-from eagle3lab.diagnosis.evidence.target import derived_context, read_target
+from eagle3lab.diagnosis.evidence.target import read_target
 from eagle3lab.engines.atlas import release_facts
+from eagle3lab.engines.capture.points import can_capture, points_of
+from eagle3lab.engines.capture.shape import derived_context
 from eagle3lab.errors import InputError
 from tests.diagnosis.corpus import load
 from tests.support.make_case import materialise

@@ -7,9 +7,10 @@ of `eagle3lab.specimen.matrix.likeness`, and a test runs both.
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from eagle3lab.book.tables import json_script
 
 _SCRIPT = Path(__file__).parent / "assets" / "chooser.js"
 
@@ -38,8 +39,7 @@ class Chooser:
 
     def _repr_html_(self) -> str:
         steps = range(1, len(self._promised) + 1)
-        held = {"retained": self._retained, "promised": self._promised, "links": self._links}
-        data = json.dumps(held).replace("<", "\\u003c")
+        data = {"retained": self._retained, "promised": self._promised, "links": self._links}
 
         def field(kind: str, position: int, value: str) -> str:
             return (
@@ -51,7 +51,7 @@ class Chooser:
         shares = "".join(field("share", k, "") for k in steps)
         return (
             '<form class="eagle3lab-chooser" onsubmit="return false">'
-            f'<script type="application/json">{data}</script>'
+            f"{json_script(data)}"
             '<p><label>Accept length <input type="number" min="1" step="any" inputmode="decimal" data-length '
             'style="width:5em"></label>, or better, the share of verify steps that accepted position '
             f"{shares}</p><p>Accuracy that training promised at position, given the ones before: {promised}</p>"

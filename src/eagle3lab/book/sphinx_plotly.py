@@ -6,7 +6,6 @@ The file comes from the installed plotly package. Pages without a figure do not 
 from __future__ import annotations
 
 import html
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 
+from eagle3lab.book.tables import json_script
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
 
@@ -44,10 +44,10 @@ def figure_html(spec: Mapping[str, Any]) -> str:
     label = html.escape(printable(text), quote=True)
     layout["margin"] = {**layout.get("margin", {}), "t": 8}  # a legend above the plot makes room for itself
     height = layout.get("height", 420)
-    data = json.dumps({"data": spec.get("data", []), "layout": layout, "config": spec.get("config", {})})
+    data = {"data": spec.get("data", []), "layout": layout, "config": spec.get("config", {})}
     return (
         f'<figure {_MARK} aria-label="{label}"><figcaption>{label}</figcaption>'
-        f'<script type="application/json">{data.replace("<", chr(92) + "u003c")}</script>'
+        f"{json_script(data)}"
         f'<div class="eagle3lab-plot" style="min-height:{int(height)}px"></div>'
         f"<noscript><p>This figure is drawn by JavaScript.</p></noscript></figure>"
     )

@@ -1,8 +1,9 @@
-"""Tables for chapters and generated pages: escaped, accessible, and readable on a telephone."""
+"""HTML for chapters and generated pages, above all tables: escaped, accessible, and readable on a telephone."""
 
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterable, Sequence
 
@@ -38,6 +39,12 @@ def html_table(
         + (f"<caption>{caption}</caption>\n" if caption else "")
         + f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def json_script(value: object) -> str:
+    """A `<script>` element that holds `value` as JSON, for a script of the page; nothing in it can end the element."""
+    text = json.dumps(value).replace("<", "\\u003c")
+    return f'<script type="application/json">{text}</script>'
 
 
 class Table:

@@ -139,13 +139,14 @@ def _score(finding: Finding, observed: Observed | None, crash: Crash | None) -> 
     expected = 1.0 if finding.impact in up else 0.0 if finding.impact in down else 0.5
     cells = measured(finding.fault, name)
     share = (cells.alike + _EXPECTED * expected) / (cells.cells + _EXPECTED)
-    seen = f"; {cells.alike} of {cells.cells} measurements of it look like this" if cells.cells else ""
-    score *= _DOWN + (_UP - _DOWN) * share
+    said = []
     if share > _LIKELY:
-        return score, f"promoted: it produces what was observed ({observed.reason}){seen}"
-    if share < 1 - _LIKELY:
-        return score, f"demoted: alone it would not produce what was observed ({observed.reason}){seen}"
-    return score, seen.removeprefix("; ")
+        said.append(f"promoted: it produces what was observed ({observed.reason})")
+    elif share < 1 - _LIKELY:
+        said.append(f"demoted: alone it would not produce what was observed ({observed.reason})")
+    if cells.cells:
+        said.append(f"{cells.alike} of {cells.cells} measurements of it look like this")
+    return score * (_DOWN + (_UP - _DOWN) * share), "; ".join(said)
 
 
 def _score_crash(score: float, finding: Finding, crash: Crash) -> tuple[float, str]:

@@ -6,17 +6,10 @@ from collections.abc import Iterator
 
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
 from eagle3lab.diagnosis.evidence.atlas import first_release
-from eagle3lab.diagnosis.evidence.capture import (
-    NESTED,
-    USUAL,
-    Captured,
-    can_capture,
-    find_hook,
-    first_with_hook,
-    first_with_other_shift,
-)
+from eagle3lab.diagnosis.evidence.capture import Captured, first_with_hook, first_with_other_shift
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.engines.capture.points import NESTED, USUAL, can_capture, find_hook
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."

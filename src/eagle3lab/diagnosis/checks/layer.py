@@ -10,8 +10,8 @@ from eagle3lab.diagnosis.checks.names import is_bias, is_scale, is_state_norm
 from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.atlas import first_release
 from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.evidence.target import derived_context
 from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.engines.capture.shape import derived_context
 
 _CONFIG = "config.json"
 _DIFFERS = "The layer computes something else than in training: fewer drafts are right."

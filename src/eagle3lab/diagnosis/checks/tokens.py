@@ -9,6 +9,8 @@ from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.model import Impact, Severity
 
 _ANOTHER = "Serve the head with the target it was trained for."
+# With one of these the map does not say what can be drafted.
+_WRONG_MAP = ("vocab.absolute", "vocab.double-offset", "vocab.missing", "vocab.zero", "vocab.range")
 # Below this share of a text, even a perfect head of this vocabulary is worth little.
 _POOR = 0.7
 
@@ -102,7 +104,7 @@ def template(case: Investigation) -> Iterator[Found]:
     "E3L-T07",
     "training.pairing",
     needs=("drafter", "config", "target", "map"),
-    after=("vocab.absolute", "vocab.double-offset", "vocab.missing", "vocab.zero", "vocab.range"),
+    after=_WRONG_MAP,
     severity=Severity.NOTE,
     impact=Impact.PARTIAL,
     effect="The last token of each answer is never drafted: one verify step more an answer.",
@@ -137,7 +139,7 @@ def end_of_answer(case: Investigation) -> Iterator[Found]:
     "E3L-T08",
     "training.weak",
     needs=("drafter", "config", "map", "text"),
-    after=("vocab.absolute", "vocab.double-offset", "vocab.missing", "vocab.zero", "vocab.range"),
+    after=_WRONG_MAP,
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect="Tokens outside the draft vocabulary are never drafted: each ends a run of accepted drafts.",

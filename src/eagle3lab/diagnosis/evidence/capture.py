@@ -14,7 +14,6 @@ from eagle3lab.diagnosis.evidence.atlas import first_release
 from eagle3lab.diagnosis.evidence.rules import Engine
 from eagle3lab.engines.capture.points import (
     NESTED,
-    USUAL,
     Convention,
     Points,
     can_capture,
@@ -29,19 +28,6 @@ from eagle3lab.engines.capture.points import (
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import DrafterConfig
     from eagle3lab.engines.extract.model import ReleaseFacts
-
-__all__ = [
-    "NESTED",
-    "USUAL",
-    "Captured",
-    "can_capture",
-    "captured",
-    "captured_by_vllm",
-    "find_hook",
-    "first_with_hook",
-    "first_with_other_shift",
-    "points_of",
-]
 
 
 @dataclass(frozen=True, slots=True)

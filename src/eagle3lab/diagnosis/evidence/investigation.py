@@ -186,15 +186,12 @@ class Investigation:
 
     def _target_config_alone(self) -> Target | None:
         """The config of a target whose weights are damaged or incomplete: it says enough for most checks."""
-        from eagle3lab.checkpoint.files import CONFIG_FILE, safe_file
-        from eagle3lab.checkpoint.json_input import read_json_object
+        from eagle3lab.checkpoint.files import CONFIG_FILE
+        from eagle3lab.diagnosis.evidence.tokenizer import read_json
 
         assert self.target_path is not None
-        try:
-            raw, _ = read_json_object(safe_file(self.target_path.resolve(), CONFIG_FILE))
-        except InputError:
-            return None
-        return read_target(raw)
+        raw = read_json(self.target_path, CONFIG_FILE)
+        return None if raw is None else read_target(raw)
 
     @property
     def target(self) -> Target | None:

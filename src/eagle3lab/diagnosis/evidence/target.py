@@ -8,8 +8,6 @@ from typing import Any
 
 from eagle3lab.engines.capture.shape import derived_context, language_config, target_shape
 
-__all__ = ["Target", "derived_context", "read_target"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ _LARGEST_TEMPLATE = 2**20
 def same_table(one: Path, other: Path) -> bool | None:
     """Whether both folders hold the same token table, byte for byte; None where there are no two of one kind."""
     for name in (TOKENIZER, *_OTHER_TABLES):
-        files = [_file(folder, name) for folder in (one, other)]
-        if files[0] is not None and files[1] is not None:
-            return _same(files[0], files[1])
+        ours, theirs = _file(one, name), _file(other, name)
+        if ours is not None and theirs is not None:
+            return cmp(ours, theirs, shallow=False)
     return None
 
 
@@ -41,8 +41,10 @@ def token_ids(folder: Path) -> dict[str, int] | None:
         found = dict(vocab)
     else:
         return None
-    for token in _objects(raw.get("added_tokens")):
-        found[token.get("content")] = token.get("id")
+    added = raw.get("added_tokens")
+    for token in added if isinstance(added, list) else ():
+        if isinstance(token, dict):
+            found[token.get("content")] = token.get("id")
     return {name: at for name, at in found.items() if isinstance(name, str) and type(at) is int}
 
 
@@ -52,7 +54,7 @@ def chat_template(folder: Path) -> str | None:
     if file is not None and file.stat().st_size <= _LARGEST_TEMPLATE:
         text: Any = file.read_text("utf-8", "replace")
     else:
-        text = (_json(folder, TOKENIZER_CONFIG) or {}).get("chat_template")
+        text = (read_json(folder, TOKENIZER_CONFIG) or {}).get("chat_template")
     if not isinstance(text, str) or not text.strip():
         return None
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
@@ -61,7 +63,7 @@ def chat_template(folder: Path) -> str | None:
 def end_tokens(folder: Path) -> tuple[int, ...]:
     """Ids of the tokens that end an answer: of generation_config.json, else of config.json; () where not stated."""
     for name in (GENERATION_CONFIG, CONFIG_FILE):
-        raw = _json(folder, name) or {}
+        raw = read_json(folder, name) or {}
         nested = raw.get("text_config")
         for config in (raw, nested if isinstance(nested, dict) else {}):
             ids = config.get("eos_token_id")
@@ -71,10 +73,6 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
     return ()
 
 
-def _objects(value: object) -> Iterator[Mapping[str, Any]]:
-    yield from (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
-
-
 def _file(folder: Path, name: str) -> Path | None:
     try:
         return safe_file(folder.resolve(), name)
@@ -82,15 +80,10 @@ def _file(folder: Path, name: str) -> Path | None:
         return None
 
 
-def _json(folder: Path, name: str) -> dict[str, Any] | None:
+def read_json(folder: Path, name: str) -> dict[str, Any] | None:
+    """The JSON object in a file of a model's folder; None where there is none that can be read."""
     file = _file(folder, name)
     try:
         return None if file is None else read_json_object(file)[0]
     except InputError:
         return None
-
-
-def _same(one: Path, other: Path) -> bool:
-    import filecmp
-
-    return filecmp.cmp(one, other, shallow=False)

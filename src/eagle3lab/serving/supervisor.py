@@ -96,8 +96,8 @@ class Log:
         report(log=error.strerror)
 
 
-def descendants() -> list[int]:
-    """Every process that has this one as an ancestor."""
+def descendants() -> dict[int, int]:
+    """Every process that has this one as an ancestor, with its parent."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -105,11 +105,12 @@ def descendants() -> list[int]:
                 stat = Path(entry.path, "stat").read_text(errors="replace")
                 # The command's name stands in parentheses and may hold spaces and parentheses itself.
                 children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found: list[int] = []
+    found: dict[int, int] = {}
     front = [os.getpid()]
     while front:
-        front = [child for parent in front for child in children.get(parent, [])]
-        found += front
+        born = {child: parent for parent in front for child in children.get(parent, [])}
+        found |= born
+        front = list(born)
     return found
 
 
@@ -123,6 +124,14 @@ def kill_all() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
+
+
+def _title(pid: int) -> bytes:
+    """What a process calls itself; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 ")
+    except OSError:
+        return b""
 
 
 def _is_alive(pid: int) -> bool:
@@ -151,11 +160,11 @@ class Parts:
             return now - self._lost_at > _NOTICE_S
         if now - self._searched > _SEARCH_S:
             self._searched = now
-            for pid in descendants():
-                with contextlib.suppress(OSError):
-                    named = Path(f"/proc/{pid}/cmdline").read_bytes()
-                    if named.startswith(_PART):
-                        self._known[pid] = named.rstrip(b"\0 ").decode(errors="replace")
+            for pid, parent in descendants().items():
+                title = _title(pid)
+                # Until it runs another program, a part's child has its title: SGLang's scheduler calls `lscpu` so.
+                if title.startswith(_PART) and title != _title(parent):
+                    self._known[pid] = title.decode(errors="replace")
         if now - self._looked > _LOOK_S:
             self._looked = now
             for pid, title in self._known.items():

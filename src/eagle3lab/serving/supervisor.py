@@ -161,10 +161,10 @@ class Parts:
         if now - self._searched > _SEARCH_S:
             self._searched = now
             for pid, parent in descendants().items():
-                title = _title(pid)
+                named = _title(pid)
                 # Until it runs another program, a part's child has its title: SGLang's scheduler calls `lscpu` so.
-                if title.startswith(_PART) and title != _title(parent):
-                    self._known[pid] = title.decode(errors="replace")
+                if named.startswith(_PART) and named != _title(parent):
+                    self._known[pid] = named.decode(errors="replace")
         if now - self._looked > _LOOK_S:
             self._looked = now
             for pid, title in self._known.items():

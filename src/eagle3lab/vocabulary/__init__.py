@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eagle3lab.vocabulary.coverage import CoverageReport, measure_coverage
+    from eagle3lab.vocabulary.kinds import MapKind
     from eagle3lab.vocabulary.readings import Reading
-    from eagle3lab.vocabulary.report import MapKind, Repair, T2dComparison, TokenMapReport
+    from eagle3lab.vocabulary.report import Repair, T2dComparison, TokenMapReport
     from eagle3lab.vocabulary.source import TokenMap, read_token_map, target_vocab_size
     from eagle3lab.vocabulary.token_map import analyse_token_map
     from eagle3lab.vocabulary.tokens import TargetTokenizer
@@ -33,8 +34,9 @@ __all__ = [
 
 _MODULES = {
     "coverage": ("CoverageReport", "measure_coverage"),
+    "kinds": ("MapKind",),
     "readings": ("Reading",),
-    "report": ("MapKind", "Repair", "T2dComparison", "TokenMapReport"),
+    "report": ("Repair", "T2dComparison", "TokenMapReport"),
     "source": ("TokenMap", "read_token_map", "target_vocab_size"),
     "token_map": ("analyse_token_map",),
     "tokens": ("TargetTokenizer",),

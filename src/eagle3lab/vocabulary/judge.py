@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eagle3lab.vocabulary.kinds import MapKind
 from eagle3lab.vocabulary.readings import (
     Ids,
     Reading,
@@ -19,7 +20,7 @@ from eagle3lab.vocabulary.readings import (
     mostly_ascending,
     surprise,
 )
-from eagle3lab.vocabulary.report import MapKind, Repair
+from eagle3lab.vocabulary.report import Repair
 
 DOUBT = 6.0
 """log10 of the odds from which a usable map is doubted: fewer than one drawn map in a million is, wrongly."""

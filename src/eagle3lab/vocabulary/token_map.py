@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle3lab.vocabulary.judge import Judgement, ascending_repair, judge
+from eagle3lab.vocabulary.kinds import MapKind
 from eagle3lab.vocabulary.readings import Ids, Reading, read_as, round_through
-from eagle3lab.vocabulary.report import MapKind, Repair, T2dComparison, TokenMapReport
+from eagle3lab.vocabulary.report import Repair, T2dComparison, TokenMapReport
 
 _FLOATS = ("BF16", "F16", "F32", "F64")
 _NUMPY_NAMES = {"float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL"}

@@ -31,7 +31,12 @@ FLAT: dict[str, Any] = {
 
 def raw_config(**changes: Any) -> dict[str, Any]:
     """The flat config with some keys changed; ABSENT takes one out."""
-    return {key: value for key, value in {**FLAT, **changes}.items() if value is not ABSENT}
+    return stated({**FLAT, **changes})
+
+
+def stated(raw: dict[str, Any]) -> dict[str, Any]:
+    """A config without what is ABSENT in it."""
+    return {key: value for key, value in raw.items() if value is not ABSENT}
 
 
 def config(**changes: Any) -> DrafterConfig:
@@ -86,13 +91,23 @@ def head(
         "norm.weight": ([HIDDEN], dtype),
         "t2d": ([VOCABULARY], "BOOL"),
     }
+    return [*shipped(names, outer, without, shapes), *extra]
+
+
+def shipped(
+    names: dict[str, tuple[list[int], str]],
+    outer: str,
+    without: tuple[str, ...],
+    shapes: dict[str, list[int]] | None,
+) -> list[TensorInfo]:
+    """The headers of tensors with these names, shapes and dtypes; the rest as for `head`."""
     tensors = []
-    for name, (shape, kind) in names.items():
+    for name, (shape, dtype) in names.items():
         if without and name.endswith(without):
             continue
         changed = [new for end, new in (shapes or {}).items() if name.endswith(end)]
-        tensors.append(tensor(outer + name, changed[0] if changed else shape, kind))
-    return tensors + list(extra)
+        tensors.append(tensor(outer + name, changed[0] if changed else shape, dtype))
+    return tensors
 
 
 def write_checkpoint(folder: Path, raw: dict[str, Any], tensors: list[TensorInfo]) -> Path:

@@ -9,15 +9,18 @@ from tests.engines.cases import BIASES, FC_NORMS, ODD_NAMES, Case
 from tests.engines.drafters import (
     ABSENT,
     DRAFT,
-    FLAT,
     HEADS,
     HIDDEN,
     INTERMEDIATE,
     VOCABULARY,
     head,
+    raw_config,
     read,
+    shipped,
+    stated,
     tensor,
 )
+from tests.support.small_models import DEEPSEEK_V3
 
 Q_RANK, KV_RANK, NOPE, ROPE, VALUE = 48, 32, 16, 8, 16
 MLA: dict[str, Any] = {
@@ -38,15 +41,7 @@ MLA: dict[str, Any] = {
     "rope_theta": 50000.0,
     "max_position_embeddings": 512,
     # On a CPU the release's own class is built only with a scaled rotary embedding; its parameters are the same.
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 128,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "beta_fast": 32,
-        "beta_slow": 1,
-    },
+    "rope_scaling": DEEPSEEK_V3["rope_scaling"],
 }
 Q_A, KV_A = "midlayer.self_attn.q_a_proj.weight", "midlayer.self_attn.kv_a_proj_with_mqa.weight"
 FUSED_A = "midlayer.self_attn.fused_qkv_a_proj_with_mqa.weight"
@@ -54,7 +49,7 @@ FUSED_A = "midlayer.self_attn.fused_qkv_a_proj_with_mqa.weight"
 
 def mla_config(**changes: Any) -> dict[str, Any]:
     """The config of a head with low-rank attention, some keys changed."""
-    return {key: value for key, value in {**MLA, **changes}.items() if value is not ABSENT}
+    return stated({**MLA, **changes})
 
 
 def mla_head(
@@ -88,13 +83,7 @@ def mla_head(
         "norm.weight": ([HIDDEN], "BF16"),
         "t2d": ([VOCABULARY], "BOOL"),
     }
-    tensors = []
-    for name, (shape, dtype) in names.items():
-        if without and name.endswith(without):
-            continue
-        changed = [new for end, new in (shapes or {}).items() if name.endswith(end)]
-        tensors.append(tensor(outer + name, changed[0] if changed else shape, dtype))
-    return tensors + list(extra)
+    return [*shipped(names, outer, without, shapes), *extra]
 
 
 def mla_names() -> dict[str, Case]:
@@ -218,7 +207,7 @@ MISTRAL_NAMES = {
 def eagle1_config(architecture: str, **changes: Any) -> dict[str, Any]:
     """The config of an EAGLE-1 head of this class, some keys changed."""
     own = {"architectures": [architecture], "model_type": EAGLE1[architecture], "draft_vocab_size": ABSENT}
-    return {key: value for key, value in {**FLAT, **own, **changes}.items() if value is not ABSENT}
+    return raw_config(**{**own, **changes})
 
 
 def eagle1_head(

@@ -17,8 +17,10 @@ from eagle3lab.engines.atlas.oracle import (
     simulated,
 )
 from eagle3lab.engines.atlas.oracle_names import families, generated, layers_of, offers
+from eagle3lab.engines.extract.sglang.tree import open_tree
+from eagle3lab.engines.extract.syntax import Syntax
 from eagle3lab.engines.facts import DrafterRules, NameRules, Parameter
-from tests.extract.trees import INSTALLED, LOADER, root_of, small_copy
+from tests.extract.trees import INSTALLED, LOADER, small_copy, syntax_of
 
 NAMES = [*families(), *generated(1500)]
 
@@ -32,7 +34,7 @@ def rules_of(release: str) -> tuple[NameRules, tuple[Parameter, ...]]:
 @pytest.mark.engine
 @pytest.mark.parametrize("release", INSTALLED)
 def test_simulator_and_release_agree_on_every_name(release: str) -> None:
-    assert disagreements(root_of(release), *rules_of(release), NAMES) == []
+    assert disagreements(syntax_of(release), *rules_of(release), NAMES) == []
 
 
 def others_of(release: str) -> dict[str, DrafterRules]:
@@ -52,7 +54,7 @@ def test_every_other_class_agrees_too(release: str) -> None:
     for name, other in compared.items():
         asked, layers = offers(sample, other.names), layers_of([rule.rule for rule in other.construction])
         wrong = disagreements(
-            root_of(release), other.names, other.parameters, asked, drafter=name, layers=layers
+            syntax_of(release), other.names, other.parameters, asked, drafter=name, layers=layers
         )
         assert wrong == [], name
 
@@ -70,7 +72,7 @@ def test_pairs_and_their_halves() -> None:
         "q_a_proj.kv_a_proj_with_mqa",
         start + "fused_qkv_a_proj_with_mqa.weight", start + "q_a_proj.bias",
     ]  # fmt: skip
-    fates = run_loader(root_of("0.5.23"), known, asked, drafter=other.drafter.name)
+    fates = run_loader(syntax_of("0.5.23"), known, asked, drafter=other.drafter.name)
     joined, lost = ("loaded", fused, None), ("nothing",)
     assert fates == [lost, lost, joined, joined, joined, joined, joined, ("raised", "KeyError"), lost, lost]
     assert fates == [simulated(offer, other.names, set(known)) for offer in asked]
@@ -85,7 +87,7 @@ def test_pairs_and_their_halves() -> None:
 def test_the_names_reach_every_outcome() -> None:
     rules, parameters = rules_of("0.5.23")
     known = parameter_names(parameters)
-    fates = run_loader(root_of("0.5.23"), known, NAMES)
+    fates = run_loader(syntax_of("0.5.23"), known, NAMES)
     reached = {fate[1] for fate in fates if fate[0] == "loaded"}
     assert reached == set(known)
     assert {fate[2] for fate in fates if fate[0] == "loaded"} == {None, "q", "k", "v", 0, 1}
@@ -98,7 +100,7 @@ def test_the_names_reach_every_outcome() -> None:
 def test_wrong_rules_are_found_out() -> None:
     rules, parameters = rules_of("0.5.23")
     known = parameter_names(parameters)
-    fates = run_loader(root_of("0.5.23"), known, NAMES)
+    fates = run_loader(syntax_of("0.5.23"), known, NAMES)
 
     def wrong(changed: NameRules) -> int:
         return sum(simulated(n, changed, set(known)) != fate for n, fate in zip(NAMES, fates, strict=True))
@@ -116,7 +118,7 @@ def test_wrong_rules_are_found_out() -> None:
     assert wrong(dataclasses.replace(rules, prefixes=rules.prefixes[:1]))
     assert wrong(dataclasses.replace(rules, unmatched="dropped with a warning"))
     assert wrong(dataclasses.replace(rules, unmatched_shard="KeyError"))
-    assert disagreements(root_of("0.5.23"), *rules_of("0.5.9"), NAMES)
+    assert disagreements(syntax_of("0.5.23"), *rules_of("0.5.9"), NAMES)
 
 
 def test_a_loader_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,13 +126,13 @@ def test_a_loader_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest
     small_copy(tmp_path, {LOADER: (loop, f"        while True:\n            pass\n{loop}")})
     monkeypatch.setattr(oracle, "LIMIT_SECONDS", 1)
     with pytest.raises(OracleError, match="longer than 1 s"):
-        run_loader(tmp_path, ["lm_head.weight"], ["x"])
+        run_loader(Syntax(open_tree(tmp_path)), ["lm_head.weight"], ["x"])
 
 
 def test_a_loader_that_raises_says_so(tmp_path: Path) -> None:
     loop = "        for name, loaded_weight in weights:\n"
     small_copy(tmp_path, {LOADER: (loop, f"{loop}            raise KeyError(name)\n")})
-    assert run_loader(tmp_path, ["lm_head.weight"], ["x"]) == [("raised", "KeyError")]
+    assert run_loader(Syntax(open_tree(tmp_path)), ["lm_head.weight"], ["x"]) == [("raised", "KeyError")]
 
 
 def test_generated_names_are_the_same_every_time() -> None:

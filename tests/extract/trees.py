@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.engines.extract import ReleaseFacts, extract
+from eagle3lab.engines.extract.sglang.tree import open_tree
+from eagle3lab.engines.extract.syntax import Syntax
 
 PROJECT = Path(__file__).parents[2]
 INSTALLED = ("0.5.9", "0.5.23")
@@ -39,6 +41,12 @@ def root_of(release: str) -> Path:
     if not list(root.parent.parent.glob(f"sglang-{release}.dist-info")):
         pytest.skip(f"sglang {release} is not installed")
     return root
+
+
+@cache
+def syntax_of(release: str) -> Syntax:
+    """The syntax of an installed release."""
+    return Syntax(open_tree(root_of(release)))
 
 
 @cache

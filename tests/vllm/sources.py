@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,16 @@ from eagle3lab.engines.extract.tree import SourceTree
 from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.extract.vllm.tree import open_vllm
 from eagle3lab.engines.facts import sources
+from tests.engines.cases import SPECULATORS
+from tests.engines.drafters import stated
 
 PROJECT = Path(__file__).parents[2]
 # A loop of its own in the inner model; a walk through modules.
 SAMPLE = ("0.11.2", "0.32.0")
 LOADER = "model_executor/models/llama_eagle3.py"
 ALGORITHMS = "transformers_utils/configs/speculators/algos.py"
+# What vLLM knows a config in the format of the speculators library by.
+KNOWN = {"speculators_config": {"algorithm": "eagle3"}}
 
 
 def sdist(release: str) -> Path:
@@ -70,3 +75,11 @@ def small_copy(folder: Path, release: str, changes: dict[str, tuple[str, str]] |
         path.write_text(text.replace(old, new) if old else text)
     (folder / "PKG-INFO").write_text(f"Name: vllm\nVersion: {release}\nRequires-Dist: transformers>=4.56.0\n")
     return folder
+
+
+def speculators_config(layer_type: str = "llama", **changes: Any) -> dict[str, Any]:
+    """A config in the format, some keys at the top changed; ABSENT takes one out."""
+    raw = {**SPECULATORS, **KNOWN, **changes}
+    layer = {"model_type": layer_type, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5}
+    raw["transformer_layer_config"] = {**raw["transformer_layer_config"], **layer}
+    return stated(raw)

@@ -29,22 +29,14 @@ from tests.engines.drafters import (
     tensor,
     write_checkpoint,
 )
+from tests.vllm.sources import KNOWN, speculators_config
 
 OLD, NEW = resolve_engine("vllm==0.24.0"), resolve_engine("vllm==0.32.0")
-KNOWN = {"speculators_config": {"algorithm": "eagle3"}}
 
 
 def rejected(plan: LoadPlan) -> tuple[str, str | None, str]:
     assert plan.rejected is not None
     return plan.rejected.name, plan.rejected.exception, plan.rejected.reason
-
-
-def speculators(layer_type: str = "llama", **changes: Any) -> dict[str, Any]:
-    """A config in the format, which vLLM knows by its `speculators_config`."""
-    raw = {**SPECULATORS, **KNOWN, **changes}
-    stated = {"model_type": layer_type, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5}
-    raw["transformer_layer_config"] = {**raw["transformer_layer_config"], **stated}
-    return {key: value for key, value in raw.items() if value is not ABSENT}
 
 
 @pytest.mark.parametrize("engine", [OLD, NEW], ids=str)
@@ -85,11 +77,11 @@ def test_norms_of_queries_need_the_class_that_has_them() -> None:
     name, exception, reason = rejected(simulate(config(), tensors, NEW))
     assert exception == "ValueError" and name == "layers.0.self_attn.q_norm.weight"
     assert "There is no module or parameter named 'layers.0.self_attn.q_norm' in LlamaModel" in reason
-    plan = simulate(read(speculators("qwen3")), tensors, NEW)
+    plan = simulate(read(speculators_config("qwen3")), tensors, NEW)
     assert plan.drafter_class == "Eagle3Qwen3ForCausalLM" and plan.rejected is None
     assert plan.parameters_with("loaded") == plan.parameters
     # Until 0.24 every head of speculators was served as a Llama one.
-    before = simulate(read(speculators("qwen3")), tensors, resolve_engine("vllm==0.23.0"))
+    before = simulate(read(speculators_config("qwen3")), tensors, resolve_engine("vllm==0.23.0"))
     assert before.drafter_class == "Eagle3LlamaForCausalLM" and rejected(before)[1] == "KeyError"
 
 
@@ -149,12 +141,12 @@ def test_norms_before_fc_and_the_switch_for_auxiliary_states() -> None:
 
 
 def test_configs_of_speculators() -> None:
-    plan = simulate(read(speculators()), head("layers.0."), NEW)
+    plan = simulate(read(speculators_config()), head("layers.0."), NEW)
     assert plan.rejected is None and plan.notes == ()
-    silent = simulate(read(speculators(norm_before_residual=ABSENT)), head("layers.0."), NEW)
+    silent = simulate(read(speculators_config(norm_before_residual=ABSENT)), head("layers.0."), NEW)
     assert "does not state norm_before_residual: the engine takes it for true" in silent.notes[0]
     assert "transformers_utils/configs/speculators/algos.py:" in silent.notes[0]
-    normed = read(speculators(norm_before_fc=True))
+    normed = read(speculators_config(norm_before_fc=True))
     assert simulate(normed, head("layers.0.", extra=INPUT_NORM), NEW).rejected is None
     # 0.18 has the parameter, but the translation does not ask for it.
     before = simulate(normed, head("layers.0.", extra=INPUT_NORM), resolve_engine("vllm==0.18.1"))
@@ -174,7 +166,11 @@ def test_configs_of_speculators() -> None:
             "AttributeError",
             "'SpeculatorsConfig' object has no attribute 'hidden_act'",
         ),
-        (speculators("mistral"), "ValidationError", "Unsupported model_type mistral for Eagle3 speculator"),
+        (
+            speculators_config("mistral"),
+            "ValidationError",
+            "Unsupported model_type mistral for Eagle3 speculator",
+        ),
         (SPECULATORS, "ValidationError", "Unrecognized model"),
         (
             {**config(architectures=["Eagle3Speculator"]).raw},
@@ -219,7 +215,7 @@ def test_classes_that_are_not_described(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     tensors = head("layers.0.", outer="model.", without=("d2t", "t2d"))
-    folder = write_checkpoint(tmp_path / "drafter", speculators(), tensors)
+    folder = write_checkpoint(tmp_path / "drafter", speculators_config(), tensors)
     answer = CliRunner().invoke(
         app, ["load-plan", str(folder), "--engine", "vllm==0.32.1", "--format", "json"]
     )

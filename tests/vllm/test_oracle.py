@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.engines.atlas import vllm_oracle
+from eagle3lab.engines.atlas import oracle
 from eagle3lab.engines.atlas.oracle import OracleError
 from eagle3lab.engines.atlas.oracle_names import families, generated
 from eagle3lab.engines.atlas.vllm_oracle import (
@@ -78,7 +78,7 @@ def test_wrong_rules_are_found_out() -> None:
 
 
 def test_a_loader_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_oracle, "LIMIT_SECONDS", 1)
+    monkeypatch.setattr(oracle, "LIMIT_SECONDS", 1)
     source = "class Inner(Module): pass\nclass Drafter(Module):\n    def load_weights(self, weights):\n"
     with pytest.raises(OracleError, match="longer than 1 s"):
         run_loader(f"{source}        while True: pass\n", [], ["x"], ())

@@ -17,8 +17,9 @@ from eagle3lab.engines.ground_truth.process import engine_process
 from eagle3lab.engines.loading import differences, simulate
 from eagle3lab.engines.loading.walk import shipped_marks, walk
 from eagle3lab.errors import InputError
-from tests.engines.cases import ALL, FC_NORMS, INPUT_NORM, QK_NORMS, SPECULATORS, Case
+from tests.engines.cases import ALL, FC_NORMS, INPUT_NORM, QK_NORMS, Case
 from tests.engines.drafters import HIDDEN, head, raw_config, read, tensor
+from tests.vllm.sources import speculators_config
 
 RELEASE = "vllm==0.32.0"
 ROPE = {"max_position_embeddings": 2048, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
@@ -35,9 +36,8 @@ def engine() -> EngineFacts:
 
 
 def of_speculators(layer_type: str, **changes: Any) -> dict[str, Any]:
-    raw = {**SPECULATORS, "speculators_config": {"algorithm": "eagle3"}, **changes}
-    stated = {"model_type": layer_type, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5}
-    raw["transformer_layer_config"] = {**raw["transformer_layer_config"], **stated, **ROPE}
+    raw = speculators_config(layer_type, **changes)
+    raw["transformer_layer_config"] |= ROPE
     return raw
 
 

@@ -15,6 +15,7 @@ from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.engines import resolve_engine
 from eagle3lab.engines.atlas import __main__ as make_atlas
 from eagle3lab.engines.extract import extract
+from eagle3lab.engines.extract import tree as tree_module
 from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.extract.vllm.tree import is_vllm
 from eagle3lab.engines.loading import simulate
@@ -133,3 +134,11 @@ def test_what_is_no_vllm(tmp_path: Path) -> None:
         packed.add(Path(__file__), "vllm-0.32.0/../../etc/passwd.py")
     with pytest.raises(InputError, match="holds no vLLM source tree"):
         extract(archive)
+
+
+def test_far_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_copy(tmp_path, "0.32.0")
+    monkeypatch.setattr(tree_module, "MOST_FILES", 5)
+    with pytest.raises(InputError, match="more than 5 Python files") as refused:
+        extract(tmp_path)
+    assert "Point at a vLLM checkout" in str(refused.value.advice)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3lab.engines.capture.shape import derived_context, language_config, target_shape
+from eagle3lab.engines.capture.shape import derived_context, stated, target_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +45,17 @@ class Target:
 def read_target(raw: Mapping[str, Any]) -> Target:
     """Read a target's config.json, of any shape; what has the wrong type counts as absent."""
     shape = target_shape(raw)
-    nested = language_config(raw)
-
-    def find(key: str) -> Any:
-        value = nested.get(key)
-        return raw.get(key) if value is None else value
-
-    dtype = find("torch_dtype") or find("dtype")
+    dtype = stated(raw, "torch_dtype") or stated(raw, "dtype")
     name = raw.get("_name_or_path")
     return Target(
         architectures=shape.architectures,
         layers=shape.layers,
         hidden_size=shape.hidden_size,
-        vocab_size=_size(find("vocab_size")),
-        tied=find("tie_word_embeddings") is True,
+        vocab_size=_size(stated(raw, "vocab_size")),
+        tied=stated(raw, "tie_word_embeddings") is True,
         dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
-        rope_theta=_number(find("rope_theta") or _inner(find("rope_parameters"), "rope_theta")),
-        context=derived_context(_size(find("max_position_embeddings")), find("rope_scaling")),
+        rope_theta=_number(stated(raw, "rope_theta") or _inner(stated(raw, "rope_parameters"), "rope_theta")),
+        context=derived_context(_size(stated(raw, "max_position_embeddings")), stated(raw, "rope_scaling")),
         name=name if isinstance(name, str) and name else None,
     )
 

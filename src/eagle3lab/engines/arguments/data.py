@@ -63,12 +63,11 @@ def argument_rules(spec: str) -> ArgumentRules:
         return _installed()
     kind, equals, release = (part.strip() for part in text.partition("=="))
     if equals and kind.lower() == _KIND:
-        from eagle3lab.engines.atlas.order import release_key
+        from eagle3lab.engines.atlas.data import nearest_older
 
-        wanted = release_key(release)
-        older = [one for one in releases() if wanted is not None and (release_key(one) or wanted) <= wanted]
-        if release in releases() or older:
-            return release_rules(release if release in releases() else older[-1])
+        known = release if release in releases() else nearest_older(release)
+        if known is not None:
+            return release_rules(known)
     elif text and not equals and (os.sep in text or os.path.lexists(text)):
         return extract_rules(Path(text))
     raise InputError(
@@ -96,16 +95,15 @@ def extract_rules(path: Path) -> ArgumentRules:
     Raises:
         InputError: There is no SGLang there.
     """
-    from eagle3lab.engines.extract.procedures import read_arguments
+    from eagle3lab.engines.extract.reading import reading
+    from eagle3lab.engines.extract.sglang.procedures import read_arguments
+    from eagle3lab.engines.extract.sglang.tree import open_tree
     from eagle3lab.engines.extract.syntax import Syntax
-    from eagle3lab.engines.extract.tree import open_tree
 
-    tree = open_tree(path)
-    found = tree.release()
-    try:
+    with reading(path):
+        tree = open_tree(path)
+        found = tree.release()
         return read_arguments(Syntax(tree), found[0] if found else "")
-    except RecursionError:
-        raise InputError("holds code that is nested too deeply to be read", path=path) from None
 
 
 def pack(found: list[ArgumentRules]) -> bytes:

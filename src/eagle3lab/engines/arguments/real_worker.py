@@ -1,9 +1,10 @@
 """The other side of the comparison: a release's own parser and `ServerArgs`, told that it runs on a machine with GPUs.
 
-Started as a script in a process of its own, never imported by eagle3lab. It reads one JSON request on stdin,
+Started as a script in a process of its own, never imported by eagle3lab. It speaks the language of the ground truth's
+`worker.py`. A request is
 `{"commands": [{"words", "machine", "environment"}, …], "contexts": [{"drafter", "context_length", "environment"}, …]}`,
-and writes one JSON reply on stdout: for each command the arguments as the release resolves them, or the exception that
-it raises; for each context the tokens that a drafter is run with, or the exception's text.
+its reply for each command the arguments as the release resolves them, or the exception that it raises; for each context
+the tokens that a drafter is run with, or the exception's text.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+# This folder's modules have plain names, which must not stand in front of installed ones.
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "ground_truth")
+worker: Any = importlib.import_module("worker")
+del sys.path[0]
 
 MEMORY_MB = 80_000
 # The modules that ask about the machine while arguments are resolved, and those to be imported while the machine is
@@ -142,25 +147,25 @@ def context(request: dict[str, Any]) -> dict[str, Any]:
         return {"message": str(error)}
 
 
-def main() -> None:
-    """Answer the request on stdin."""
-    request = json.loads(sys.stdin.read())
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print while they are imported
-    # This folder's modules have plain names, which must not stand in front of installed ones.
-    sys.path[0] = str(Path(__file__).resolve().parents[1] / "ground_truth")
-    worker = importlib.import_module("worker")
-    del sys.path[0]
-    worker.stand_in_for_missing_packages()
-    for name in IMPORTED_BEFORE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    replies = {
+def replied(request: dict[str, Any]) -> dict[str, Any]:
+    """Answer one request."""
+    return {
         "commands": [answer(command) for command in request["commands"]],
         "contexts": [context(one) for one in request["contexts"]],
     }
-    json.dump(replies, out)
-    out.close()
+
+
+def main() -> None:
+    """Import the release, then answer one request a line."""
+    requests, replies = worker.requests_and_replies()
+    worker.stand_in_for_missing_packages()
+    import sglang
+
+    for name in IMPORTED_BEFORE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    worker.send(replies, {"ready": sglang.__version__, "file": sglang.__file__})
+    worker.answer_each(requests, replies, replied)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def _names(rules: NameRules) -> dict[str, str]:
     words |= {f"{one.part} in a name": f"shard {one.shard} of {one.fused}" for one in rules.stacked}
     words |= {
         f"{part} in a name": f"part {number} of {pair.fused}, kept until the other is there"
-        for pair in getattr(rules, "joined", ())
+        for pair in rules.joined
         for number, part in enumerate(pair.parts)
     }
     words["looked up as"] = " or ".join(f"{prefix}NAME" for prefix in rules.prefixes)

@@ -12,6 +12,7 @@ from eagle3lab.engines.atlas.oracle_names import families, generated, layers_of,
 from eagle3lab.engines.atlas.vllm_oracle import EDGES
 from eagle3lab.engines.atlas.vllm_oracle import disagreements as vllm_disagreements
 from eagle3lab.engines.extract import ReleaseFacts
+from eagle3lab.engines.extract.sglang.tree import open_tree
 from eagle3lab.engines.extract.syntax import Syntax
 from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.extract.vllm.tree import open_vllm
@@ -69,20 +70,25 @@ def _check_vllm(folder: Path, names: list[str]) -> int:
 
 def _classes(wheel: Path, facts: ReleaseFacts, names: list[str]) -> Iterator[tuple[str, str, bool]]:
     """Every described drafter class of a release: its name, what came of the comparison, whether all agrees."""
+    try:
+        syntax = Syntax(open_tree(wheel))
+    except Eagle3labError as error:
+        yield "the wheel", str(error), False
+        return
     if facts.drafter is None or facts.names is None or facts.parameters is None:
         yield "the EAGLE-3 class", "could not be read", False
     else:
         rules = [rule.rule for rule in facts.construction]
-        yield _compared(wheel, facts.drafter.name, facts.names, facts.parameters, rules, names)
+        yield _compared(syntax, facts.drafter.name, facts.names, facts.parameters, rules, names)
     for other in facts.others:
         rules = [rule.rule for rule in other.construction]
-        yield _compared(wheel, other.drafter.name, other.names, other.parameters, rules, names)
+        yield _compared(syntax, other.drafter.name, other.names, other.parameters, rules, names)
     for drafter, reason in facts.undescribed.items():
         yield drafter, f"not described: {reason}", True
 
 
 def _compared(
-    wheel: Path,
+    syntax: Syntax,
     drafter: str,
     rules: NameRules,
     parameters: tuple[Parameter, ...],
@@ -91,7 +97,7 @@ def _compared(
 ) -> tuple[str, str, bool]:
     asked, layers = offers(names, rules), layers_of(construction)
     try:
-        wrong = disagreements(wheel, rules, parameters, asked, drafter=drafter, layers=layers)
+        wrong = disagreements(syntax, rules, parameters, asked, drafter=drafter, layers=layers)
     except Eagle3labError as error:
         return drafter, str(error), False
     if wrong:

@@ -16,7 +16,6 @@ from eagle3lab.engines.atlas.codec import decode, encode, encode_named
 from eagle3lab.engines.atlas.order import release_key
 from eagle3lab.engines.extract.model import ReleaseFacts
 
-FILE = "sglang.jsonl.xz"
 KINDS = ("sglang", "vllm")
 _SCHEMA = 1
 
@@ -42,9 +41,8 @@ def file_of(kind: str) -> Path:
 
 
 @cache
-def _lines(kind: str) -> tuple[str, ...]:
-    data = file_of(kind).read_bytes()
-    return tuple(lzma.decompress(data).decode("utf-8").splitlines())
+def _lines(kind: str) -> tuple[bytes, ...]:
+    return tuple(lzma.decompress(file_of(kind).read_bytes()).split(b"\n"))
 
 
 @cache

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TypeGuard
 
 from eagle3lab.engines.atlas.oracle_names import Offer
-from eagle3lab.engines.extract.discover import eagle3_class, find_drafters
+from eagle3lab.engines.extract.sglang.discover import eagle3_class, find_drafters
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, dotted_name
-from eagle3lab.engines.extract.tree import open_tree
 from eagle3lab.engines.facts import NameRules, Parameter
 from eagle3lab.engines.loading.names import Waiting, route
 from eagle3lab.errors import Eagle3labError, InputError
@@ -108,7 +107,7 @@ def _alone(
 
 
 def run_loader(
-    path: Path,
+    syntax: Syntax,
     parameters: Sequence[str],
     names: Sequence[Offer],
     *,
@@ -116,10 +115,10 @@ def run_loader(
     layers: int = 1,
     drafter: str | None = None,
 ) -> list[Fate]:
-    """What a loader of the source tree at `path` does with each name.
+    """What a loader of a source tree does with each name.
 
     Args:
-        path: The tree, or a wheel.
+        syntax: The tree.
         parameters: Names of the parameters that its drafter has.
         names: What it is offered, each to a fresh drafter.
         tied: What its config says of the embeddings.
@@ -127,10 +126,10 @@ def run_loader(
         drafter: Its class; None for the one that serves EAGLE-3 drafters with a Llama layer.
 
     Raises:
-        InputError: There is no SGLang, or no such class.
+        InputError: There is no such class.
         OracleError: Its code cannot be run alone, or takes too long.
     """
-    return Loader.of(path, drafter).run(parameters, names, tied=tied, layers=layers)
+    return Loader.of(syntax, drafter).run(parameters, names, tied=tied, layers=layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +147,9 @@ class Loader:
     counts_layers: bool
 
     @classmethod
-    def of(cls, path: Path, drafter: str | None = None) -> Loader:
-        """The loader of a class of the source tree at `path`; see `run_loader`."""
-        syntax = Syntax(open_tree(path))
-        found = _class(syntax, path, drafter)
+    def of(cls, syntax: Syntax, drafter: str | None = None) -> Loader:
+        """The loader of a class of a source tree; see `run_loader`."""
+        found = _class(syntax, drafter)
         counts = "self.start_layer" in (syntax.tree.text(found.module.file) or "")
         return cls(loader_source(syntax, found), _switches(syntax), counts)
 
@@ -167,11 +165,16 @@ class Loader:
             "names": list(names),
             "switches": dict(self.switches),
         }
-        return _run(request)
+        return run_worker("oracle_worker.py", request)
 
 
-def _run(request: Mapping[str, object]) -> list[Fate]:
-    command = [sys.executable, "-I", str(Path(__file__).with_name("oracle_worker.py"))]
+def run_worker(script: str, request: Mapping[str, object]) -> list[Fate]:
+    """What the script beside this module, given the request, says became of each name.
+
+    Raises:
+        OracleError: The release's code cannot be run alone, or takes too long.
+    """
+    command = [sys.executable, "-I", str(Path(__file__).with_name(script))]
     try:
         answer = subprocess.run(
             command,
@@ -189,7 +192,7 @@ def _run(request: Mapping[str, object]) -> list[Fate]:
     return [_fate(reply) for reply in json.loads(answer.stdout)]
 
 
-def _class(syntax: Syntax, path: Path, drafter: str | None) -> ClassRef:
+def _class(syntax: Syntax, drafter: str | None) -> ClassRef:
     drafters = find_drafters(syntax)
     if drafter is None:
         found = eagle3_class(syntax, drafters)
@@ -199,7 +202,7 @@ def _class(syntax: Syntax, path: Path, drafter: str | None) -> ClassRef:
         module = syntax.module(one.source.file)
         if module is not None and one.name == drafter:
             return module.classes[drafter]
-    raise InputError(f"no class {drafter or 'for EAGLE-3 drafters'}", path=path)
+    raise InputError(f"no class {drafter or 'for EAGLE-3 drafters'}", path=syntax.tree.path)
 
 
 def _switches(syntax: Syntax) -> dict[str, bool]:
@@ -219,11 +222,13 @@ def _fate(reply: Mapping[str, object]) -> Fate:
         return "raised", str(reply["exception"])
     reached = reply["reached"]
     assert isinstance(reached, list)
-    if reply["token_map"]:
-        return ("token map", "and more") if reached or reply["warned"] else ("token map",)
+    # Only SGLang's worker knows of the next two.
+    warned = reply.get("warned")
+    if reply.get("token_map"):
+        return ("token map", "and more") if reached or warned else ("token map",)
     if reached:
         return ("loaded", *reached[0]) if len(reached) == 1 else ("loaded more than once",)
-    return ("warned",) if reply["warned"] else ("nothing",)
+    return ("warned",) if warned else ("nothing",)
 
 
 def loader_source(syntax: Syntax, cls: ClassRef) -> str:
@@ -307,7 +312,7 @@ def _indented(text: str) -> str:
 
 
 def disagreements(
-    path: Path,
+    syntax: Syntax,
     rules: NameRules,
     parameters: Sequence[Parameter],
     names: Sequence[Offer],
@@ -315,10 +320,10 @@ def disagreements(
     drafter: str | None = None,
     layers: Sequence[int] = (1,),
 ) -> list[Disagreement]:
-    """What the source tree at `path` and the simulator say different things of, tied embeddings or not.
+    """What a source tree and the simulator say different things of, tied embeddings or not.
 
     Args:
-        path: The tree, or a wheel.
+        syntax: The tree.
         rules: What the simulator takes for the class's rules.
         parameters: What it takes for its parameters.
         names: Names, or several that are offered together.
@@ -326,7 +331,7 @@ def disagreements(
         layers: Numbers of layers to try.
     """
     found: list[Disagreement] = []
-    loader = Loader.of(path, drafter)
+    loader = Loader.of(syntax, drafter)
     for tied in (False, True):
         for count in layers:
             known = parameter_names(parameters, tied=tied, layers=count)

@@ -44,18 +44,10 @@ def listed() -> list[str]:
 def newest_patches(releases: list[str]) -> list[str]:
     """Of each minor version the newest release, oldest first; candidates and development versions left out."""
     oldest = release_key(OLDEST)
-    newest: dict[tuple[int, ...], str] = {}
-    for release in sorted(releases, key=lambda text: release_key(text) or ((), (0, "", 0), -1)):
-        key = release_key(release)
-        if (
-            key is not None
-            and oldest is not None
-            and key >= oldest
-            and key[1][0] == 1
-            and "dev" not in release
-        ):
-            newest[(*key[0], 0)[:2]] = release
-    return list(newest.values())
+    assert oldest is not None
+    keys = {release: release_key(release) for release in releases if "dev" not in release}
+    final = [(key, release) for release, key in keys.items() if key and key >= oldest and key[1][0] == 1]
+    return list({(*key[0], 0)[:2]: release for key, release in sorted(final)}.values())
 
 
 def fetch(releases: list[str], folder: Path) -> Iterator[tuple[str, Path | None]]:

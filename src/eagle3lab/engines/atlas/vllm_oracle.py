@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import ast
 import copy
-import json
-import subprocess
-import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
-from eagle3lab.engines.atlas.oracle import Disagreement, Fate, OracleError
-from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name
-from eagle3lab.engines.extract.vllm.classes import find_class
+from eagle3lab.engines.atlas.oracle import Disagreement, Fate, OracleError, run_worker
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name
+from eagle3lab.engines.extract.vllm.classes import find_class, inner_model
 from eagle3lab.engines.extract.vllm.names import LINEAR, UTILITIES
 from eagle3lab.engines.facts import DrafterClass, Parameter
 from eagle3lab.engines.facts.vllm import ModuleNames
-from eagle3lab.engines.loading.walk import shipped_marks, walk
+from eagle3lab.engines.loading.walk import FUSED, shipped_marks, walk
 
-LIMIT_SECONDS = 60
 # Switches of the drafter and of its inner model that its loader asks for.
 SWITCHES = ("use_aux_hidden_state", "norm_before_fc")
 # Names at the edges of vLLM's own rules, beside the families that trainers write.
@@ -37,7 +32,6 @@ EDGES = (
     "midlayer.mlp.up_proj.bias", "midlayer.midlayer.x", "layers.0.self_attn.k_proj.q_proj", "input_norm.bias",
     "fc_norm.3.weight", "embed_tokens.bias", "layers.0.q_proj.k_proj.weight",
 )  # fmt: skip
-_FUSED = {"qkv_proj": "QKVParallelLinear", "gate_up_proj": "MergedColumnParallelLinear"}
 
 
 def parameter_names(parameters: Sequence[Parameter], on: Collection[str]) -> list[str]:
@@ -79,34 +73,9 @@ def run_loader(
         "parameters": list(parameters),
         "names": list(names),
         "switches": {name: name in on for name in SWITCHES},
-        "fused": _FUSED,
+        "fused": FUSED,
     }
-    command = [sys.executable, "-I", str(Path(__file__).with_name("vllm_oracle_worker.py"))]
-    try:
-        answer = subprocess.run(
-            command,
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-            env={},
-        )
-    except subprocess.TimeoutExpired:
-        raise OracleError(f"load_weights took longer than {LIMIT_SECONDS} s") from None
-    if answer.returncode:
-        raise OracleError(f"load_weights cannot be run alone: {answer.stderr.strip()[-500:]}")
-    return [_fate(reply) for reply in json.loads(answer.stdout)]
-
-
-def _fate(reply: dict[str, object]) -> Fate:
-    if "exception" in reply:
-        return "raised", str(reply["exception"])
-    reached = reply["reached"]
-    assert isinstance(reached, list)
-    if not reached:
-        return ("nothing",)
-    return ("loaded", *reached[0]) if len(reached) == 1 else ("loaded more than once",)
+    return run_worker("vllm_oracle_worker.py", request)
 
 
 def loader_source(syntax: Syntax, drafter: DrafterClass) -> str:
@@ -118,7 +87,7 @@ def loader_source(syntax: Syntax, drafter: DrafterClass) -> str:
     file = drafter.module.removeprefix("vllm.").replace(".", "/") + ".py"
     module, utilities = syntax.module(file), syntax.module(UTILITIES)
     cls = find_class(syntax, module, drafter.name) if module else None
-    inner = _inner(syntax, cls) if cls else None
+    inner = inner_model(syntax, cls) if cls else None
     if cls is None or inner is None or utilities is None:
         raise OracleError(f"{drafter.name} is not in {file}")
     parts = ["from __future__ import annotations"]
@@ -128,18 +97,10 @@ def loader_source(syntax: Syntax, drafter: DrafterClass) -> str:
         if name in utilities.classes:
             parts.append(ast.unparse(_bare_class(utilities.classes[name].node)))
     linear = syntax.module(LINEAR)
-    for name in _FUSED.values():
+    for name in FUSED.values():
         layer = linear.classes.get(name) if linear else None
         parts.append(_class(name, layer, "Module"))
     return "\n\n".join([*parts, _class("Inner", inner, "Module"), _class("Drafter", cls, "Module")])
-
-
-def _inner(syntax: Syntax, cls: ClassRef) -> ClassRef | None:
-    constructor = cls.method("__init__")
-    for node in ast.walk(constructor) if constructor else ():
-        if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "self.model":
-            return find_class(syntax, cls.module, called(node.value) or "")
-    return None
 
 
 def _class(name: str, cls: ClassRef | None, base: str) -> str:

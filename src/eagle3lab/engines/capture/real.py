@@ -62,7 +62,7 @@ def real_capture(
         ]
     }
     found = []
-    for one, reply in zip(targets, ask_release(release, _WORKER, request), strict=True):
+    for one, reply in zip(targets, ask_release(release, _WORKER, request)["targets"], strict=True):
         if "failure" in reply:
             raise Eagle3labError(f"SGLang {release} cannot build {one.name}: {reply['failure']}")
         found.append([_capture(tuple(reply["chain"]), answer) for answer in reply["replies"]])

@@ -1,21 +1,21 @@
 """The other side of the comparison: a release's own target classes, and their own `set_eagle3_layers_to_capture`.
 
-Started as a script in a process of its own, never imported by eagle3lab. It reads one JSON request on stdin,
-`{"targets": [{"module", "class", "config", "ids"}, …]}`, builds each target without memory for its weights (on
-torch's meta device), calls the method once for each entry of `ids` (null for a call without), and writes one JSON
-reply on stdout.
+Started as a script in a process of its own, never imported by eagle3lab. It speaks the language of the ground truth's
+`worker.py`. A request is `{"targets": [{"module", "class", "config", "ids"}, …]}`: each target is built without memory
+for its weights (on torch's meta device), and the method called once for each entry of `ids` (null for a call without).
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.machinery
-import json
-import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
+
+# This folder's modules have plain names, which must not stand in front of installed ones.
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "ground_truth")
+worker: Any = importlib.import_module("worker")
+del sys.path[0]
 
 METHOD = "set_eagle3_layers_to_capture"
 MOST_DEPTH = 4
@@ -25,19 +25,19 @@ MOST_STAND_INS = 20
 SET_BY_THE_RUNNER = ("encoder_only", "language_only")
 
 
-def marked(model: Any) -> tuple[str, list[int]] | None:
-    """The innermost object that holds what is captured, as a path of attributes, and what it holds."""
-    found = None
-    waiting: list[tuple[str, Any, int]] = [("", model, 0)]
+def marked(model: Any) -> list[int]:
+    """What is captured, as the innermost object that says so holds it; [] where none does."""
+    found: list[int] = []
+    waiting: list[tuple[Any, int]] = [(model, 0)]
     while waiting:
-        path, here, depth = waiting.pop(0)
+        here, depth = waiting.pop(0)
         layers = getattr(here, "layers_to_capture", None)
         if isinstance(layers, list | tuple) and layers:
-            found = path, [int(layer) for layer in layers]
+            found = [int(layer) for layer in layers]
         for name in ("language_model", "model"):
             inner = getattr(here, name, None)
             if inner is not None and depth < MOST_DEPTH:
-                waiting.append((f"{path}.{name}".strip("."), inner, depth + 1))
+                waiting.append((inner, depth + 1))
     return found
 
 
@@ -73,24 +73,18 @@ def called_with(model: Any, ids: list[int] | None) -> dict[str, Any]:
         setter() if ids is None else setter(list(ids))
     except Exception as error:
         return {"exception": type(error).__name__, "message": str(error)}
-    found = marked(model)
-    return {"path": found[0], "layers": found[1]} if found else {"path": "", "layers": []}
+    return {"layers": marked(model)}
 
 
 def imported(module: str) -> Any:
     """A module of the release; GPU packages that it imports and that are not here get a stand-in each."""
-    worker = importlib.import_module("worker")
     for _ in range(MOST_STAND_INS):
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith(GPU_PACKAGES):
                 raise
-            missing = error.name
-        made = worker._StandIn(missing)
-        made.__path__ = []
-        made.__spec__ = importlib.machinery.ModuleSpec(missing, None, is_package=True)
-        sys.modules[missing] = made
+            worker.stand_in(error.name)
     raise ImportError(f"{module} asks for more than {MOST_STAND_INS} packages that are not here")
 
 
@@ -98,7 +92,7 @@ def target(request: dict[str, Any]) -> dict[str, Any]:
     """One target: its chain, and what each call captures."""
     import torch
 
-    config = importlib.import_module("worker").read_config(request["config"])
+    config = worker.read_config(request["config"])
     for name in SET_BY_THE_RUNNER:
         setattr(config, name, False)
     cls = getattr(imported(request["module"]), request["class"])
@@ -108,27 +102,26 @@ def target(request: dict[str, Any]) -> dict[str, Any]:
     return {"chain": passed(model) if hasattr(model, METHOD) else [], "replies": replies}
 
 
-def main() -> None:
-    """Answer the request on stdin."""
-    request = json.loads(sys.stdin.read())
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print while they are imported
-    # This folder's modules have plain names, which must not stand in front of installed ones.
-    sys.path[0] = str(Path(__file__).resolve().parents[1] / "ground_truth")
-    worker = importlib.import_module("worker")
-    del sys.path[0]
-    worker.stand_in_for_missing_packages()
-    worker.initialise_layout(1, 0)
-    replies = []
+def replied(request: dict[str, Any]) -> dict[str, Any]:
+    """Answer one request: what each target does, or why it cannot be built."""
+    found = []
     for one in request["targets"]:
         try:
-            replies.append(target(one))
+            found.append(target(one))
         except Exception as error:
-            replies.append(
-                {"failure": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-            )
-    json.dump(replies, out)
-    out.close()
+            found.append({"failure": f"{type(error).__name__}: {error}"})
+    return {"targets": found}
+
+
+def main() -> None:
+    """Import the release, then answer one request a line."""
+    requests, replies = worker.requests_and_replies()
+    worker.stand_in_for_missing_packages()
+    import sglang
+
+    worker.initialise_layout(1, 0)
+    worker.send(replies, {"ready": sglang.__version__, "file": sglang.__file__})
+    worker.answer_each(requests, replies, replied)
 
 
 if __name__ == "__main__":

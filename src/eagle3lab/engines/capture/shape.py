@@ -28,21 +28,25 @@ class TargetShape:
 
 def target_shape(raw: Mapping[str, Any]) -> TargetShape:
     """Read a target's config.json, a multimodal wrapper looked through; what has the wrong type counts as absent."""
-    nested = language_config(raw)
 
     def size(key: str) -> int | None:
-        value = nested.get(key)
-        value = raw.get(key) if value is None else value
+        value = stated(raw, key)
         if not isinstance(value, int) or isinstance(value, bool):
             return None
         return value if 0 < value < 2**31 else None
 
-    return TargetShape(classes(raw, nested), size("num_hidden_layers"), size("hidden_size"))
+    return TargetShape(classes(raw, language_config(raw)), size("num_hidden_layers"), size("hidden_size"))
 
 
 def language_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a multimodal target's config that describes its language model; empty for any other."""
     return next((raw[key] for key in _LANGUAGE_MODEL if isinstance(raw.get(key), dict)), _NOTHING)
+
+
+def stated(raw: Mapping[str, Any], key: str) -> Any:
+    """A value of a config.json, its language model's before its own; None where neither has one."""
+    value = language_config(raw).get(key)
+    return raw.get(key) if value is None else value
 
 
 def classes(*configs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -55,16 +59,10 @@ def classes(*configs: Mapping[str, Any]) -> tuple[str, ...]:
 
 def context_of(config: Mapping[str, Any]) -> int | None:
     """Tokens that SGLang derives from a config.json, a multimodal wrapper looked through; None where it states none."""
-    nested = language_config(config)
-
-    def find(key: str) -> Any:
-        value = nested.get(key)
-        return config.get(key) if value is None else value
-
-    positions = find("max_position_embeddings")
+    positions = stated(config, "max_position_embeddings")
     if not isinstance(positions, int) or isinstance(positions, bool) or positions <= 0:
         return None
-    return derived_context(positions, find("rope_scaling"))
+    return derived_context(positions, stated(config, "rope_scaling"))
 
 
 def derived_context(positions: int | None, scaling: Any) -> int | None:

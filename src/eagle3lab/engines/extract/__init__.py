@@ -1,6 +1,6 @@
 """The facts of an engine release read from its source: as text and syntax tree, never imported.
 
-SGLang is read by the modules here, vLLM by those of `vllm/`.
+SGLang is read by the modules of `sglang/`, vLLM by those of `vllm/`; those here serve both.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def extract(path: Path) -> ReleaseFacts:
         from eagle3lab.engines.extract.vllm.read import read_vllm
 
         return read_vllm(path)
-    from eagle3lab.engines.extract.read import read_tree
+    from eagle3lab.engines.extract.sglang.read import read_tree
 
     return read_tree(path)

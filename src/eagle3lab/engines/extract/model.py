@@ -238,6 +238,9 @@ class ReleaseFacts:
     """
 
     kind: ClassVar[str] = "sglang"
+    # What messages call the engine, and a release of it to name instead.
+    engine: ClassVar[str] = "SGLang"
+    example: ClassVar[str] = "0.5.9"
 
     release: str | None
     drafter: DrafterClass | None
@@ -293,14 +296,11 @@ class ReleaseFacts:
         missing += [n for n in ("sizes", "switches", "construction", "from_target") if n in broken]
         if missing:
             why = [str(entry) for entry in self.unknown if entry.fact.partition(".")[0] in missing]
-            raise InputError(
-                f"the source does not show what this SGLang does with a drafter: {'; '.join(why) or missing[0]}",
-                advice="Name the release it was made from instead, for example sglang==0.5.9.",
-            )
+            raise self._not_shown("; ".join(why) or missing[0])
         assert self.drafter and self.names and self.parameters and self.vocabulary
         assert self.capture and self.acceptance and self.zero_filled_source
         return EngineFacts(
-            kind="sglang",
+            kind=self.kind,
             release=self.release or label or "unknown",
             drafter=self.drafter,
             names=self.names,
@@ -318,4 +318,10 @@ class ReleaseFacts:
             config_source=self.config_source,
             others=self.others,
             undescribed=self.undescribed,
+        )
+
+    def _not_shown(self, why: str) -> InputError:
+        return InputError(
+            f"the source does not show what this {self.engine} does with a drafter: {why}",
+            advice=f"Name the release it was made from instead, for example {self.kind}=={self.example}.",
         )

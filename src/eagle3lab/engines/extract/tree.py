@@ -1,4 +1,4 @@
-"""An SGLang source tree as text: a folder or a wheel, read file by file, never imported.
+"""An engine's source tree as text: read file by file, never imported.
 
 Nothing is written and nothing is executed. Files that are not regular, too large or not UTF-8 are left out and
 said to be so; folders behind symbolic links are not entered, so a link that points upwards cannot trap anyone.
@@ -10,24 +10,21 @@ import os
 import re
 import stat
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import ClassVar
 
 from eagle3lab.errors import InputError
 
 LARGEST_FILE = 8 * 2**20
 MOST_FILES = 20_000
-# Relative to what the user points at: the folder itself, an unpacked wheel or site-packages, a git checkout.
-_PLACES = ("", "srt", "sglang/srt", "python/sglang/srt")
-_MARKS = ("server_args.py", "models/registry.py", "managers/scheduler.py")
-_ADVICE = "Point at an SGLang checkout, an installed sglang folder, site-packages, or an sglang wheel."
 
 
 class SourceTree:
-    """The Python files below `sglang/srt`, by their path relative to it, and what the package says of itself.
+    """The Python files of an engine, by their path relative to its root, and what the package says of itself.
 
     Attributes:
         path: What the user pointed at.
-        files: Path of every Python file relative to `sglang/srt`, sorted.
+        files: Path of every Python file relative to the root, sorted.
         skipped: Files that could not be read, with the reason.
     """
 
@@ -48,17 +45,8 @@ class SourceTree:
         return tuple(f for f in self.files if f.startswith(under) and word in (self.text(f) or ""))
 
     def release(self) -> tuple[str, str, int] | None:
-        """The release the package names, with the file (relative to `sglang/srt`) and line; None if it names none."""
-        found = re.compile(
-            r"^(?:__version__ = version|__version__|Version|version)\s*[=:]\s*[\"']?v?(\d[\w.+!-]*)"
-        )
-        for file in ("../version.py", "../_version.py", *self._package_files(), "../../pyproject.toml"):
-            text = self.text(file) or ""
-            for number, line in enumerate(text.splitlines(), 1):
-                match = found.match(line)
-                if match and match[1] not in ("0.0.0", "0.0.0.dev0"):
-                    return match[1], file, number
-        return None
+        """The release the package names, with the file (relative to its root) and line; None if it names none."""
+        raise NotImplementedError
 
     def requirement(self, package: str) -> tuple[str, str, int] | None:
         """The line by which the package requires `package`, with file and line; None if it cannot be seen."""
@@ -70,7 +58,7 @@ class SourceTree:
         return None
 
     def _package_files(self) -> tuple[str, ...]:
-        """METADATA of the distribution, relative to `sglang/srt`."""
+        """METADATA of the distribution, relative to the root."""
         return ()
 
     def _read(self, file: str) -> bytes | None:
@@ -97,6 +85,9 @@ class SourceTree:
 class FolderTree(SourceTree):
     """A source tree in a folder."""
 
+    # What to point at instead.
+    advice: ClassVar[str]
+
     def __init__(self, path: Path, root: Path) -> None:
         super().__init__(path)
         self._root = root
@@ -108,16 +99,8 @@ class FolderTree(SourceTree):
             inside = Path(folder).relative_to(root)
             found += [(inside / name).as_posix() for name in names if name.endswith(".py")]
             if len(found) > MOST_FILES:
-                raise InputError(f"holds more than {MOST_FILES} Python files", path=path, advice=_ADVICE)
+                raise InputError(f"holds more than {MOST_FILES} Python files", path=path, advice=self.advice)
         self.files = tuple(sorted(found))
-
-    def _package_files(self) -> tuple[str, ...]:
-        beside = self._root.parent.parent
-        try:
-            found = sorted(entry.name for entry in beside.glob("sglang-*.dist-info"))
-        except OSError:
-            return ()
-        return tuple(f"../../{name}/METADATA" for name in found)
 
     def _read(self, file: str) -> bytes | None:
         path = Path(os.path.normpath(self._root / file))
@@ -132,65 +115,3 @@ class FolderTree(SourceTree):
             self.skipped[file] = f"is larger than {LARGEST_FILE >> 20} MiB"
             return None
         return path.read_bytes()
-
-
-class WheelTree(SourceTree):
-    """A source tree in a wheel, which stays packed."""
-
-    _ROOT = "sglang/srt/"
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        super().__init__(path)
-        self._archive = archive
-        self._sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-        self.files = tuple(
-            sorted(
-                name.removeprefix(self._ROOT)
-                for name in self._sizes
-                if name.startswith(self._ROOT) and name.endswith(".py")
-            )
-        )
-
-    def _package_files(self) -> tuple[str, ...]:
-        pattern = re.compile(r"sglang-[^/]*\.dist-info/METADATA")
-        return tuple(f"../../{name}" for name in self._sizes if pattern.fullmatch(name))
-
-    def _read(self, file: str) -> bytes | None:
-        name = os.path.normpath(PurePosixPath(self._ROOT, file).as_posix())
-        size = self._sizes.get(name)
-        if size is None:
-            return None
-        if size > LARGEST_FILE:
-            self.skipped[file] = f"is larger than {LARGEST_FILE >> 20} MiB"
-            return None
-        return self._archive.read(name)
-
-
-def open_tree(path: Path) -> SourceTree:
-    """The SGLang source tree at `path`: a checkout, an installed package, site-packages, or a wheel.
-
-    Raises:
-        InputError: There is none.
-    """
-    try:
-        if path.is_file():
-            return _wheel(path)
-        if not path.is_dir():
-            raise InputError("no such file or folder", path=path, advice=_ADVICE)
-        for place in _PLACES:
-            root = path / place
-            if sum((root / mark).is_file() for mark in _MARKS) >= 2:
-                return FolderTree(path, root.resolve())
-    except OSError as error:
-        raise InputError(error.strerror or "cannot be read", path=path, advice=_ADVICE) from None
-    raise InputError("holds no SGLang source tree", path=path, advice=_ADVICE)
-
-
-def _wheel(path: Path) -> SourceTree:
-    try:
-        tree = WheelTree(path, zipfile.ZipFile(path))
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise InputError(f"is not a wheel: {error}", path=path, advice=_ADVICE) from None
-    if sum(mark in tree.files for mark in _MARKS) < 2:
-        raise InputError("holds no SGLang source tree", path=path, advice=_ADVICE)
-    return tree

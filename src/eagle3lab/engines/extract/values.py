@@ -1,10 +1,16 @@
-"""Values of a constructor's expressions, as far as they depend on the config: keys, products, sizes, switches."""
+"""What constructors come to while the config is unknown, as far as it is the same in every engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from eagle3lab.engines.facts import ParameterKind, Size, Source, Switch
+from eagle3lab.engines.extract.forms import UnreadableError
+from eagle3lab.engines.facts import ConstructionRule, Parameter, ParameterKind, Size, Source, Switch
+
+Factor = str | int | Size
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,129 +19,67 @@ class Unseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """`Config("a.b")` is the value at `a.b` of the config, `Config("")` the config itself."""
-
-    path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Literal:
     """A number, text, truth value or None."""
 
-    value: int | float | str | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Factors:
-    """A product of numbers, config keys and sizes, and where it is written."""
-
-    items: tuple[str | int | Size, ...]
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """True if any of these config keys is true, or, with `present`, if the first that is stated is."""
-
-    keys: tuple[str, ...]
-    source: Source
-    present: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """The value at the first of these paths that is not null; `counted` is the length of what is there."""
-
-    paths: tuple[str, ...]
-    counted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LayerIndex:
-    """The number of the layer that is being built."""
-
-
-@dataclass(frozen=True, slots=True)
-class IsFirstLayer:
-    """Whether it is the first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByLayer:
-    """One value in the first layer, another in later ones."""
-
-    first: Value
-    later: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    """A list of values."""
-
-    items: tuple[Value, ...]
+    value: object
 
 
 @dataclass(slots=True)
 class Leaf:
-    """A parameter: how it is split, its shape, and where it is made."""
+    """A parameter: how it is split, its shape, where it is made, and the switch under which it is."""
 
     kind: ParameterKind
-    rows: tuple[str | int | Size, ...]
-    columns: tuple[str | int | Size, ...]
-    later_columns: tuple[str | int | Size, ...]
+    rows: tuple[Factor, ...]
+    columns: tuple[Factor, ...]
+    later_columns: tuple[Factor, ...]
     source: Source
     when: Switch | None = None
     first_layer: bool = True
 
 
-@dataclass(slots=True)
-class Module:
-    """A module of the model: attributes in the order first set, which is that of `named_parameters()`."""
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What the constructors show.
 
-    attributes: dict[str, Value] = field(default_factory=dict)
+    Attributes:
+        parameters: In the order of `named_parameters()`.
+        sizes: By name.
+        switches: By name.
+        construction: What must hold, in the order it is met.
+        unfollowed_keys: Config keys whose effect is not described.
+    """
 
-    def leaves(self) -> list[Leaf]:
-        """Every parameter in it."""
-        found: list[Leaf] = []
-        for value in self.attributes.values():
-            if isinstance(value, Leaf):
-                found.append(value)
-            elif isinstance(value, Module):
-                found += value.leaves()
-        return found
+    parameters: tuple[Parameter, ...]
+    sizes: dict[str, Size]
+    switches: dict[str, Switch]
+    construction: tuple[ConstructionRule, ...]
+    unfollowed_keys: tuple[str, ...] = ()
 
-
-Value = (
-    Unseen
-    | Config
-    | Literal
-    | Factors
-    | Size
-    | Keys
-    | Stated
-    | LayerIndex
-    | IsFirstLayer
-    | ByLayer
-    | Sequence
-    | Leaf
-    | Module
-)
 
 UNSEEN = Unseen()
 NONE = Literal(None)
 
 
-def factors(value: Value) -> tuple[str | int | Size, ...] | None:
-    """A value as factors of a product; None if it is not one."""
-    if isinstance(value, Factors):
-        return value.items
-    if isinstance(value, Size):
-        return (value,)
-    if isinstance(value, Literal) and isinstance(value.value, int) and not isinstance(value.value, bool):
-        return (value.value,)
-    if isinstance(value, Keys) and len(value.keys) > 1:
-        *first, last = value.keys
-        present, others = (first[0], ()) if value.present else (None, tuple(first))
-        return (Size(value.keys[0], value.source, {}, present, others, last, None),)
-    return (value.path,) if isinstance(value, Config) and value.path else None
+def by_name(leading: tuple[str, ...], given: Mapping[str, T]) -> dict[str, T]:
+    """What a call is given, with what comes by position, under "0", "1", …, also under its name in `leading`."""
+    numbered = {name: given[str(number)] for number, name in enumerate(leading) if str(number) in given}
+    return {**given, **numbered}
+
+
+def named_sizes(shape: tuple[Factor, ...], sizes: dict[str, Size]) -> tuple[str | int, ...]:
+    """A shape with its sizes by name; what each name means is added to `sizes`.
+
+    Raises:
+        UnreadableError: A name means something else already.
+    """
+    named: list[str | int] = []
+    for factor in shape:
+        if isinstance(factor, Size):
+            known = sizes.setdefault(factor.name, factor)
+            if replace(known, source=factor.source) != factor:  # the same on another line is the same
+                raise UnreadableError(f"{factor.name} is computed in two ways", factor.source)
+            named.append(factor.name)
+        else:
+            named.append(factor)
+    return tuple(named)

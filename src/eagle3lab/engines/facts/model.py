@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from eagle3lab.engines.facts.names import NameRules
 from eagle3lab.engines.facts.source import Source
-from eagle3lab.engines.facts.vllm import ConfigTranslation
+
+if TYPE_CHECKING:
+    from eagle3lab.engines.facts.vllm import ConfigTranslation
 
 ParameterKind = Literal[
     "vocabulary", "replicated", "replicated linear", "qkv", "merged column", "column parallel", "row parallel"
@@ -286,7 +288,7 @@ class EngineFacts:
     @property
     def joins_halves(self) -> bool:
         """Whether the class joins two tensors into one parameter, as that for low-rank attention does."""
-        return bool(getattr(self.names, "joined", ()))
+        return bool(self.names.joined)
 
     def serving(self, architectures: Iterable[str]) -> EngineFacts:
         """The same release with the class that a config with these `architectures` is loaded by.

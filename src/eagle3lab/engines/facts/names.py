@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from eagle3lab.engines.facts.source import Source
 
@@ -177,7 +177,11 @@ class NameRules:
         optional_starts: Beginnings of names that are dropped without a message where they are no parameter.
         unmatched_name: Type of the exception where a name that is no shard reaches no parameter; None if none is
             raised.
+        walked: Whether names are walked from module to module, as `eagle3lab.engines.facts.vllm` describes, and not
+            looked up as a whole.
     """
+
+    walked: ClassVar[bool] = False
 
     renames: tuple[Rename, ...]
     special: tuple[Special, ...]

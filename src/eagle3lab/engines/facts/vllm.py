@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from eagle3lab.engines.facts.names import NameRules, Rename
 from eagle3lab.engines.facts.source import Source
@@ -45,6 +45,8 @@ class ModuleNames(NameRules):
         fused_missing: The same inside a fused layer that loads its own; None where it is walked too.
         owners: Class of the drafter and of its inner model, as messages name them.
     """
+
+    walked: ClassVar[bool] = True
 
     token_map: Rename | None = None
     unused: tuple[Unused, ...] = ()

@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING, Any
 from eagle3lab.engines.facts import EngineFacts
 from eagle3lab.engines.ground_truth.process import engine_process
 from eagle3lab.engines.ground_truth.real_vllm import real_vllm
+from eagle3lab.engines.ground_truth.replies import (
+    assembled,
+    filled,
+    headers,
+    loaded,
+    rejected,
+    without_effect,
+)
 from eagle3lab.engines.loading.names import partners, route
 from eagle3lab.engines.loading.plan import (
-    ConstructionError,
     LoadPlan,
     ParameterPlan,
     Slice,
-    Status,
     TensorPlan,
     differences,
 )
 from eagle3lab.engines.loading.settings import Settings, engine_config
 from eagle3lab.engines.loading.simulate import HOT_TOKEN_ID, check_request, simulate_load
-from eagle3lab.engines.loading.words import config_notes, replacement
+from eagle3lab.engines.loading.words import replacement
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint, DrafterConfig, TensorInfo
@@ -53,9 +59,7 @@ def real(
         return real_vllm(config, tensors, engine, tp_size, tp_rank)
     engine = check_request(config, engine, tp_size, tp_rank)
     offered = list(tensors)
-    asked: list[dict[str, Any]] = [
-        {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in offered
-    ]
+    asked = headers(offered)
     # A tensor that completes a pair is offered together with the one before it, in the order they are stacked.
     for second, first in partners([route(t.name, engine.names, ()) for t in offered]).items():
         asked[second]["with"] = first
@@ -71,29 +75,15 @@ def real(
         }
     )
     settings = Settings(engine_config(config, engine), engine)
-    error = reply.get("construction_error")
-    answers = [] if error else reply["tensors"]
-    parameters = {entry["name"] for entry in reply.get("parameters", ())}
+    answers, entries = reply.get("tensors", []), reply.get("parameters", [])
+    known = {entry["name"] for entry in entries}
     plans = [
-        _tensor_plan(tensor.name, answer, settings, parameters)
+        _tensor_plan(tensor.name, answer, settings, known)
         for tensor, answer in zip(offered, answers, strict=False)
     ]
     _share_pairs(plans, answers, asked, offered)
-    reason = "the drafter could not be built" if error else "loading had stopped"
-    unreached = [TensorPlan(t.name, "not reached", None, (), reason) for t in offered[len(plans) :]]
-    return LoadPlan(
-        engine=engine.spec,
-        drafter_class=engine.drafter.name,
-        tp_size=tp_size,
-        tp_rank=tp_rank,
-        tensors=(*plans, *unreached),
-        parameters=tuple(
-            _parameter_plan(entry, settings, reply["head_from_target"])
-            for entry in reply.get("parameters", ())
-        ),
-        construction_error=None if error is None else ConstructionError(error["type"], error["message"]),
-        notes=(*config_notes(config, engine), "Seen: the release's own loader ran on this machine's CPU."),
-    )
+    parameters = (_parameter_plan(entry, settings, reply["head_from_target"]) for entry in entries)
+    return assembled(reply, config, engine, offered, plans, parameters, tp_size, tp_rank)
 
 
 def _share_pairs(
@@ -135,36 +125,20 @@ def _tensor_plan(name: str, answer: dict[str, Any], settings: Settings, paramete
     on = {switch for switch in settings.engine.switches if settings.switch(switch)}
     way = route(name, settings.engine.names, parameters, on)
     if answer["outcome"] == "rejected":
-        reason = ": ".join(filter(None, (answer["exception"], answer["message"])))
-        parameter = HOT_TOKEN_ID if way.special else way.parameter
-        return TensorPlan(name, "rejected", parameter, (), reason, answer["exception"])
+        return rejected(name, answer, HOT_TOKEN_ID if way.special else way.parameter)
     if answer["outcome"] == "special":
         shape = answer["shape"]
         return TensorPlan(name, "special", HOT_TOKEN_ID, (), f"hot_token_id was set, shape {shape}")
     if answer["outcome"] == "nothing":
-        if way.special is not None:
-            return TensorPlan(name, "special", None, (), "nothing changed; skipped by its name")
-        return TensorPlan(name, "dropped", None, (), "nothing changed")
+        return without_effect(name, way.special is not None)
     (reached,) = answer["reached"]
-    slices = tuple(
-        Slice(**{key: (value[0], value[1]) for key, value in part.items()}) for part in reached["slices"]
-    )
-    return TensorPlan(name, "loaded", reached["parameter"], slices, "its values were found in the parameter")
+    return loaded(name, reached)
 
 
 def _parameter_plan(entry: dict[str, Any], settings: Settings, head_from_target: bool) -> ParameterPlan:
-    name, shape = entry["name"], tuple(entry["shape"])
-    written, elements = entry["written"], entry["elements"]
-    status: Status = "partly loaded"
-    if written == 0:
-        status = "left as initialised"
-    elif written == elements:
-        status = "loaded"
-    reason = f"{written} of {elements} elements were written"
+    name = entry["name"]
     heads = {fact.parameter for fact in settings.engine.from_target if fact.when_null is not None}
-    if head_from_target and name in heads:
-        status = "taken from target"
-    return ParameterPlan(name, shape, status, reason, replacement(settings, name) is not None)
+    return filled(entry, head_from_target and name in heads, replacement(settings, name) is not None)
 
 
 @dataclass(frozen=True, slots=True)

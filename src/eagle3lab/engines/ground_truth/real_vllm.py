@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from eagle3lab.engines.facts import EngineFacts
 from eagle3lab.engines.facts.vllm import ModuleNames
 from eagle3lab.engines.ground_truth.process import engine_process
-from eagle3lab.engines.loading.plan import (
-    ConstructionError,
-    LoadPlan,
-    ParameterPlan,
-    Slice,
-    Status,
-    TensorPlan,
+from eagle3lab.engines.ground_truth.replies import (
+    assembled,
+    filled,
+    headers,
+    loaded,
+    rejected,
+    without_effect,
 )
+from eagle3lab.engines.loading.plan import LoadPlan, ParameterPlan, TensorPlan
 from eagle3lab.engines.loading.settings import Settings, engine_config
 from eagle3lab.engines.loading.simulate import check_request
 from eagle3lab.engines.loading.walk import shipped_marks, walk
-from eagle3lab.engines.loading.words import config_notes
 from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,29 +53,17 @@ def real_vllm(
         {
             "config": dict(config.raw),
             "target": _target(settings),
-            "tensors": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in offered],
+            "tensors": headers(offered),
         }
     )
-    error = reply.get("construction_error")
-    answers = [] if error else reply["tensors"]
-    entries = reply.get("parameters", [])
+    answers, entries = reply.get("tensors", []), reply.get("parameters", [])
     known = {entry["name"] for entry in entries}
     plans = [
         _tensor_plan(tensor.name, answer, settings, known)
         for tensor, answer in zip(offered, answers, strict=False)
     ]
-    reason = "the drafter could not be built" if error else "loading had stopped"
-    unreached = [TensorPlan(t.name, "not reached", None, (), reason) for t in offered[len(plans) :]]
-    return LoadPlan(
-        engine=engine.spec,
-        drafter_class=reply.get("class", engine.drafter.name),
-        tp_size=tp_size,
-        tp_rank=tp_rank,
-        tensors=(*plans, *unreached),
-        parameters=tuple(_parameter_plan(entry, reply["own"]) for entry in entries),
-        construction_error=None if error is None else ConstructionError(error["type"], error["message"]),
-        notes=(*config_notes(config, engine), "Seen: the release's own loader ran on this machine's CPU."),
-    )
+    parameters = (_parameter_plan(entry, reply["own"]) for entry in entries)
+    return assembled(reply, config, engine, offered, plans, parameters, tp_size, tp_rank)
 
 
 def _target(settings: Settings) -> dict[str, Any]:
@@ -103,28 +91,12 @@ def _tensor_plan(name: str, answer: dict[str, Any], settings: Settings, paramete
     on = {switch for switch in settings.engine.switches if settings.switch(switch)}
     way = walk(name, rules, parameters, on | shipped_marks(rules, settings.shipped))
     if answer["outcome"] == "rejected":
-        reason = ": ".join(filter(None, (answer["exception"], answer["message"])))
-        return TensorPlan(name, "rejected", way.parameter, (), reason, answer["exception"])
+        return rejected(name, answer, way.parameter)
     if answer["outcome"] == "nothing":
-        if way.special is not None:
-            return TensorPlan(name, "special", None, (), "nothing changed; skipped by its name")
-        return TensorPlan(name, "dropped", None, (), "nothing changed")
-    reached = answer["reached"][0]
-    slices = tuple(
-        Slice(**{key: (value[0], value[1]) for key, value in part.items()}) for part in reached["slices"]
-    )
-    return TensorPlan(name, "loaded", reached["parameter"], slices, "its values were found in the parameter")
+        return without_effect(name, way.special is not None)
+    return loaded(name, answer["reached"][0])
 
 
 def _parameter_plan(entry: dict[str, Any], own: dict[str, bool]) -> ParameterPlan:
-    name, shape = entry["name"], tuple(entry["shape"])
-    written, elements = entry["written"], entry["elements"]
-    status: Status = "partly loaded"
-    if written == 0:
-        status = "left as initialised"
-    elif written == elements:
-        status = "loaded"
-    kept = own.get(name.removeprefix("model.").removesuffix(".weight"), True)
-    if not kept:
-        status = "taken from target"
-    return ParameterPlan(name, shape, status, f"{written} of {elements} elements were written", not kept)
+    kept = own.get(entry["name"].removeprefix("model.").removesuffix(".weight"), True)
+    return filled(entry, from_target=not kept, replaced=not kept)

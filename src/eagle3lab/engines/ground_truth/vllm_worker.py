@@ -8,10 +8,8 @@ the drafter's class counts as not being built.
 
 from __future__ import annotations
 
-import io
 import json
 import logging
-import os
 import sys
 import tempfile
 import warnings
@@ -101,7 +99,6 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         return {"construction_error": {"type": type(error).__name__, "message": str(error)}}
     offers: list[dict[str, Any]] = []
-    raised = None
     with set_current_vllm_config(drafter.config):
         for index in range(len(request["tensors"])):
             offers.append(drafter.offer([worker.named_probe(request, index)]))
@@ -109,29 +106,13 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
                 break
         if request.get("alone"):
             return {"tensors": offers}
-        expected = offers[-1].get("exception") if offers else None
-        drafter.erase(drafter.parameters)
         for attribute in ("lm_head", "embed_tokens"):
             setattr(drafter.model, f"has_own_{attribute}", False)
-        try:
-            drafter.model.load_weights(worker.probes(request))
-        except Exception as error:
-            raised = type(error).__name__
-    if raised != expected:
-        raise RuntimeError(f"all tensors together ended with {raised}, one by one with {expected}")
-    masks = drafter.written()
+        parameters = drafter.load_all(request, offers)
     return {
         "class": type(drafter.model).__name__,
         "tensors": offers,
-        "parameters": [
-            {
-                "name": name,
-                "shape": list(data.shape),
-                "written": int(masks[name].sum()) if name in masks else 0,
-                "elements": data.numel(),
-            }
-            for name, data in drafter.parameters.items()
-        ],
+        "parameters": parameters,
         "own": {name: getattr(drafter.model, f"has_own_{name}") for name in ("lm_head", "embed_tokens")},
     }
 
@@ -140,25 +121,14 @@ def main() -> None:
     """Import the release, then answer one request a line."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the release prints must not be taken for a reply
+    requests, replies = worker.requests_and_replies()
     import torch
 
     torch.set_num_threads(1)
     import vllm
 
-    release = vllm.__version__.partition("+")[0]
-    replies.write(json.dumps({"ready": release, "file": vllm.__file__}) + "\n")
-    replies.flush()
-    for line in io.TextIOWrapper(os.fdopen(0, "rb"), encoding="utf-8"):
-        try:
-            reply = load(json.loads(line))
-        except Exception as error:
-            import traceback
-
-            reply = {"failure": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
+    worker.send(replies, {"ready": vllm.__version__.partition("+")[0], "file": vllm.__file__})
+    worker.answer_each(requests, replies, load)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 SEED = 20_250_801
 CHUNK = 1 << 24  # elements of probe values made at a time
@@ -51,6 +51,14 @@ class _StandIn(types.ModuleType):
         return _AnyName(name, (), {})
 
 
+def stand_in(package: str) -> None:
+    """Put a stand-in where a package that is not here would be."""
+    module: types.ModuleType = _StandIn(package)
+    module.__path__ = []
+    module.__spec__ = importlib.machinery.ModuleSpec(package, None, is_package=True)
+    sys.modules[package] = module
+
+
 def stand_in_for_missing_packages() -> None:
     """Let the release be built without torchvision (for images) and vLLM's kernels (for forward passes)."""
     from transformers.utils import import_utils
@@ -63,10 +71,7 @@ def stand_in_for_missing_packages() -> None:
     ):
         if importlib.util.find_spec(package) is None:
             for name in (package, *(f"{package}.{part}" for part in parts)):
-                module: types.ModuleType = _StandIn(name)
-                module.__path__ = []
-                module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-                sys.modules[name] = module
+                stand_in(name)
 
 
 def _parts_of(name: str) -> list[str]:
@@ -248,6 +253,31 @@ class Drafter:
             return {"outcome": "special", "shape": list(token_map.shape), "reached": reached}
         return {"outcome": "loaded" if reached else "nothing", "reached": reached}
 
+    def load_all(self, request: dict[str, Any], offers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Load all tensors in order and report how much was written of each parameter.
+
+        Raises:
+            RuntimeError: It does not end as their `offers` one by one did.
+        """
+        self.erase(self.parameters)
+        raised, expected = None, offers[-1].get("exception") if offers else None
+        try:
+            self.model.load_weights(probes(request))
+        except Exception as error:
+            raised = type(error).__name__
+        if raised != expected:
+            raise RuntimeError(f"all tensors together ended with {raised}, one by one with {expected}")
+        masks = self.written()
+        return [
+            {
+                "name": name,
+                "shape": list(data.shape),
+                "written": int(masks[name].sum()) if name in masks else 0,
+                "elements": data.numel(),
+            }
+            for name, data in self.parameters.items()
+        ]
+
 
 def locate(parameter: Any, mask: Any, tensor: Any) -> list[dict[str, list[int]]]:
     """Which rows (and columns) of `tensor` stand in which rows (and columns) of `parameter`.
@@ -339,43 +369,44 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
         offers.append(drafter.offer([named_probe(request, one) for one in together]))
         if offers[-1]["outcome"] == "rejected":
             break
-    drafter.erase(drafter.parameters)
-    raised, expected = None, offers[-1].get("exception") if offers else None
-    try:
-        drafter.model.load_weights(probes(request))
-    except Exception as error:
-        raised = type(error).__name__
-    if raised != expected:
-        raise RuntimeError(f"all tensors together ended with {raised}, one by one with {expected}")
-    masks = drafter.written()
-    parameters = [
-        {
-            "name": name,
-            "shape": list(data.shape),
-            "written": int(masks[name].sum()) if name in masks else 0,
-            "elements": data.numel(),
-        }
-        for name, data in drafter.parameters.items()
-    ]
     return {
         "tensors": offers,
-        "parameters": parameters,
+        "parameters": drafter.load_all(request, offers),
         "head_from_target": bool(getattr(drafter.model, "load_lm_head_from_target", False)),
     }
 
 
-def serve(requests: Any, replies: Any, tp_size: int, tp_rank: int) -> None:
-    """Answer requests for one layout until the pipe closes."""
-    initialise_layout(tp_size, tp_rank)
+def requests_and_replies() -> tuple[TextIO, TextIO]:
+    """Where requests come from and replies go; whatever else is printed from here on goes to stderr."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the release prints must not be taken for a reply
+    return io.TextIOWrapper(os.fdopen(0, "rb"), encoding="utf-8"), replies
+
+
+def send(replies: TextIO, value: dict[str, Any]) -> None:
+    """Write one reply."""
+    replies.write(json.dumps(value) + "\n")
+    replies.flush()
+
+
+def answer_each(
+    requests: Iterable[str], replies: TextIO, answer: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Answer requests until the pipe closes."""
     for line in requests:
         try:
-            reply = load(json.loads(line))
+            reply = answer(json.loads(line))
         except Exception as error:
             import traceback
 
             reply = {"failure": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
+        send(replies, reply)
+
+
+def serve(requests: TextIO, replies: TextIO, tp_size: int, tp_rank: int) -> None:
+    """Answer requests for one layout until the pipe closes."""
+    initialise_layout(tp_size, tp_rank)
+    answer_each(requests, replies, load)
 
 
 def fork_layout(tp_size: int, tp_rank: int) -> tuple[Any, Any]:
@@ -405,8 +436,7 @@ def main() -> None:
     """Import the release, then hand each request to the child of its layout."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the release prints must not be taken for a reply
+    requests, replies = requests_and_replies()
     import torch
 
     torch.set_num_threads(1)
@@ -415,10 +445,9 @@ def main() -> None:
     import sglang
     import sglang.srt.models.llama_eagle3
 
-    replies.write(json.dumps({"ready": sglang.__version__, "file": sglang.__file__}) + "\n")
-    replies.flush()
+    send(replies, {"ready": sglang.__version__, "file": sglang.__file__})
     children: dict[tuple[int, int], tuple[Any, Any]] = {}
-    for line in io.TextIOWrapper(os.fdopen(0, "rb"), encoding="utf-8"):
+    for line in requests:
         request = json.loads(line)
         layout = (request["tp_size"], request["tp_rank"])
         if layout not in children:

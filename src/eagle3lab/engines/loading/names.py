@@ -27,6 +27,11 @@ class Half:
     part: int | None
     pair: str
 
+    @property
+    def fused(self) -> str:
+        """The name of the parameter that both are loaded into."""
+        return self.pair.replace(self.rule.parts[0], self.rule.fused)
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -100,8 +105,7 @@ def route(
                 return Route(name, stacked=rule, exception=rules.unmatched_shard)
     half = _half(name, rules)
     if half is not None:
-        fused = half.pair.replace(half.rule.parts[0], half.rule.fused)
-        return Route(name, parameter=fused if fused in parameters else None, half=half)
+        return Route(name, parameter=half.fused if half.fused in parameters else None, half=half)
     candidates = (prefix + name for prefix in rules.prefixes)
     found = next((candidate for candidate in candidates if candidate in parameters), None)
     if found is not None or name.endswith(rules.optional):

@@ -232,6 +232,11 @@ def _vocabulary(parameter: LocalParameter, shape: Shape) -> Placement:
     return Placement((part,), written)
 
 
+def promotes(dtype: str) -> bool:
+    """Whether torch computes with this dtype of a safetensors header and another: not with the narrow ones."""
+    return not dtype.startswith("F8") and dtype not in ("U16", "U32", "U64")
+
+
 def joined_shape(first: TensorInfo, second: TensorInfo) -> Shape:
     """The shape of `torch.cat((first, second))`.
 
@@ -243,10 +248,7 @@ def joined_shape(first: TensorInfo, second: TensorInfo) -> Shape:
         if not shape:
             message = f"zero-dimensional tensor (at position {position}) cannot be concatenated"
             raise Rejection("RuntimeError", message)
-    narrow_types = ("U16", "U32", "U64")
-    if first.dtype != second.dtype and any(
-        t.dtype.startswith("F8") or t.dtype in narrow_types for t in (first, second)
-    ):
+    if first.dtype != second.dtype and not (promotes(first.dtype) and promotes(second.dtype)):
         raise Rejection("RuntimeError", f"Promotion for {first.dtype} and {second.dtype} is not supported")
     # Of old, torch takes an empty vector for nothing at all.
     if (0,) in (one, other):

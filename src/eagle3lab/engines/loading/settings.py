@@ -24,11 +24,10 @@ def engine_config(config: DrafterConfig, engine: EngineFacts) -> dict[str, Any]:
     The two flat dialects are read by engines as they are. The speculators dialect is not; for it this is the
     config that would say the same in the engine's terms, or the one that an engine which can read it makes of it.
     """
-    if engine.speculators is not None:
-        return (
-            engine.speculators.apply(config.raw) if engine.speculators.knows(config.raw) else dict(config.raw)
-        )
-    if config.dialect != "speculators":
+    translated = _translated(config, engine)
+    if translated is not None:
+        return translated
+    if engine.speculators is not None or config.dialect != "speculators":
         return dict(config.raw)
     flat: dict[str, Any] = {
         "architectures": list(engine.drafter.architectures[:1]),
@@ -61,9 +60,14 @@ def engine_config(config: DrafterConfig, engine: EngineFacts) -> dict[str, Any]:
 
 def served_architectures(config: DrafterConfig, engine: EngineFacts) -> tuple[str, ...]:
     """The architectures that the engine's registry is asked for."""
-    if engine.speculators is not None and engine.speculators.knows(config.raw):
-        return tuple(engine.speculators.apply(config.raw)["architectures"])
-    return tuple(config.architectures)
+    translated = _translated(config, engine)
+    return tuple(config.architectures if translated is None else translated["architectures"])
+
+
+def _translated(config: DrafterConfig, engine: EngineFacts) -> dict[str, Any] | None:
+    """What an engine that can read the speculators dialect makes of a config in it; None for any other."""
+    rules = engine.speculators
+    return rules.apply(config.raw) if rules is not None and rules.knows(config.raw) else None
 
 
 class Settings:

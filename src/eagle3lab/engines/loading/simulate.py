@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eagle3lab.engines.facts import EngineFacts
-from eagle3lab.engines.facts.vllm import ModuleNames
 from eagle3lab.engines.loading.construction import construction_error
 from eagle3lab.engines.loading.layout import LocalParameter, local_parameters
 from eagle3lab.engines.loading.names import Route, Waiting, route
-from eagle3lab.engines.loading.place import Rejection, broadcast, joined_shape, place
+from eagle3lab.engines.loading.place import Rejection, broadcast, joined_shape, place, promotes
 from eagle3lab.engines.loading.plan import LoadPlan, ParameterPlan, Range, Slice, Status, TensorPlan
 from eagle3lab.engines.loading.settings import Settings, engine_config, served_architectures
-from eagle3lab.engines.loading.walk import shipped_marks, walk
+from eagle3lab.engines.loading.walk import shipped_marks, walk, walks
 from eagle3lab.engines.loading.words import (
     config_notes,
     loaded_reason,
@@ -114,13 +113,12 @@ class _Load:
         self._parameters = parameters
         self._on = {name for name in settings.engine.switches if settings.switch(name)}
         names = settings.engine.names
-        if isinstance(names, ModuleNames):
+        if walks(names):
             self._on |= shipped_marks(names, settings.shipped)
         self._ranges: dict[str, list[Range]] = {}
         self._plans: list[TensorPlan] = []
         self._last_writer: dict[tuple[str, Range], int] = {}
-        counted = not isinstance(names, ModuleNames) and names.layers is not None
-        self._layers = settings.size("num_hidden_layers") if counted else 1
+        self._layers = 1 if names.layers is None else settings.size("num_hidden_layers")
         self._waiting: Waiting[tuple[int, TensorInfo]] = Waiting()
         self._stopped_at: str | None = None
 
@@ -152,7 +150,7 @@ class _Load:
 
     def _route(self, name: str) -> Route:
         names = self._engine.names
-        if isinstance(names, ModuleNames):
+        if walks(names):
             return walk(name, names, self._parameters, self._on)
         return route(name, names, self._parameters, self._on, self._layers)
 
@@ -165,10 +163,10 @@ class _Load:
         if not tensor.shape:
             raise Rejection("IndexError", "tuple index out of range")
         broadcast(tensor.shape, tensor.shape[:1])
-        if tensor.dtype.startswith("F8") or tensor.dtype in ("U16", "U32", "U64"):
+        if not promotes(tensor.dtype):
             raise Rejection("RuntimeError", f"Promotion for {tensor.dtype} is not supported")
         reason = f"hot_token_id = {printable(tensor.name)} + arange({tensor.shape[0]}): read as offsets"
-        self._overwrite(HOT_TOKEN_ID, (0, 0), tensor.name)
+        self._overwrite(HOT_TOKEN_ID, (0, 0), tensor.name, len(self._plans))
         return TensorPlan(tensor.name, "special", HOT_TOKEN_ID, (), reason)
 
     def _half(self, tensor: TensorInfo, way: Route) -> TensorPlan | None:
@@ -200,9 +198,10 @@ class _Load:
         assert way.half is not None
         first, second = (tensor for _, tensor in both)
         shape = joined_shape(first, second)
-        fused = way.half.pair.replace(way.half.rule.parts[0], way.half.rule.fused)
         if way.parameter is None:
-            reason = f"dropped without a message: joined into {printable(fused)}, which is no parameter"
+            reason = (
+                f"dropped without a message: joined into {printable(way.half.fused)}, which is no parameter"
+            )
             dropped = (TensorPlan(tensor.name, "dropped", None, (), reason) for tensor in (first, second))
             return next(dropped), next(dropped)
         parameter = self._parameters[way.parameter]
@@ -212,11 +211,7 @@ class _Load:
         parts = (Slice((0, rows), (0, rows)), Slice((rows, shape[0]), (0, shape[0] - rows)))
         plans = []
         for (index, tensor), part in zip(both, parts, strict=True):
-            before = self._last_writer.get((parameter.name, part.parameter_rows))
-            if before is not None:
-                said = f"{self._plans[before].reason}; overwritten later by {printable(tensor.name)}"
-                self._plans[before] = replace(self._plans[before], reason=said)
-            self._last_writer[parameter.name, part.parameter_rows] = index
+            self._overwrite(parameter.name, part.parameter_rows, tensor.name, index)
             partner = second if tensor is first else first
             reason = f"its rows of the fused projection, joined with {printable(partner.name)}"
             plans.append(TensorPlan(tensor.name, "loaded", parameter.name, (part,), reason))
@@ -235,18 +230,18 @@ class _Load:
         placement = place(parameter, shard, tensor.shape, self._engine.zero_filled)
         self._ranges.setdefault(parameter.name, []).extend(placement.written)
         for rows in placement.written:
-            self._overwrite(parameter.name, rows, tensor.name)
+            self._overwrite(parameter.name, rows, tensor.name, len(self._plans))
         reason = loaded_reason(parameter, shard, tensor.shape, placement)
         return TensorPlan(tensor.name, "loaded", parameter.name, placement.slices, reason)
 
-    def _overwrite(self, parameter: str, rows: Range, name: str) -> None:
-        """Remember who wrote these rows, and tell the one who wrote them before."""
+    def _overwrite(self, parameter: str, rows: Range, name: str, index: int) -> None:
+        """Remember that the tensor `name`, whose plan is at `index`, wrote these rows; tell who wrote them before."""
         before = self._last_writer.get((parameter, rows))
         if before is not None:
             plan = self._plans[before]
             said = f"{plan.reason}; overwritten later by {printable(name)}"
             self._plans[before] = replace(plan, reason=said)
-        self._last_writer[parameter, rows] = len(self._plans)
+        self._last_writer[parameter, rows] = index
 
     def tensor_plans(self) -> tuple[TensorPlan, ...]:
         """What became of each tensor."""
@@ -266,7 +261,7 @@ class _Load:
         replaced = replacement(self._settings, parameter.name)
         if replaced is not None and (replaced.when_null is not None or replaced.unless_shipped is not None):
             status = "taken from target"
-        reason = parameter_reason(self._settings, parameter, status)
+        reason = parameter_reason(self._settings, parameter, status, replaced)
         return ParameterPlan(parameter.name, parameter.shape, status, reason, replaced is not None)
 
 

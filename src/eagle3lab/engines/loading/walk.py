@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING, TypeGuard
 
-from eagle3lab.engines.facts import Special, Stacked
-from eagle3lab.engines.facts.vllm import ModuleNames, Unused
+from eagle3lab.engines.facts import NameRules, Special, Stacked
 from eagle3lab.engines.loading.names import Route
 
+if TYPE_CHECKING:
+    # vLLM's own types are of no use to a load by SGLang.
+    from eagle3lab.engines.facts.vllm import ModuleNames, Unused
+
 _INNER = "model."
-_FUSED = {"qkv_proj": "QKVParallelLinear", "gate_up_proj": "MergedColumnParallelLinear"}
+# Name of a fused layer to its class.
+FUSED = {"qkv_proj": "QKVParallelLinear", "gate_up_proj": "MergedColumnParallelLinear"}
+
+
+def walks(rules: NameRules) -> TypeGuard[ModuleNames]:
+    """Whether it is `walk` that follows these rules, and not `route`."""
+    return rules.walked
 
 
 def shipped_marks(rules: ModuleNames, names: Iterable[str]) -> set[str]:
@@ -98,7 +108,7 @@ class _Walk:
             at = f"{at}.{part}" if at else part
             place = self._above + at
             if place in self._modules:
-                if part in _FUSED and self._rules.fused_missing is not None:
+                if part in FUSED and self._rules.fused_missing is not None:
                     return self._fused(place)
             elif place not in self._parameters:
                 return self._missing(at)
@@ -128,7 +138,7 @@ class _Walk:
             self._whole,
             stacked=self._stacked,
             exception=self._rules.fused_missing,
-            message=f"'{_FUSED[place.rpartition('.')[2]]}' object has no attribute 'data'",
+            message=f"'{FUSED[place.rpartition('.')[2]]}' object has no attribute 'data'",
         )
 
     def _nothing(self) -> Route:

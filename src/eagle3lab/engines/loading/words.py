@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eagle3lab.engines.facts import EngineFacts, FromTarget, NameRules
-from eagle3lab.engines.facts.vllm import ConfigTranslation, ModuleNames
 from eagle3lab.engines.loading.layout import LocalParameter
 from eagle3lab.engines.loading.names import Route
 from eagle3lab.engines.loading.place import Placement
 from eagle3lab.engines.loading.plan import Status
 from eagle3lab.engines.loading.settings import Settings
+from eagle3lab.engines.loading.walk import walks
 from eagle3lab.text import printable
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import DrafterConfig
+    from eagle3lab.engines.facts.vllm import ConfigTranslation
 
 
 def config_notes(config: DrafterConfig, engine: EngineFacts) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ def unmatched_reason(rules: NameRules, way: Route) -> str:
     """Why a tensor reaches nothing."""
     if rules.translation is not None and rules.translation.apply(way.renamed) is None:
         return f"{rules.translation.unmatched}: no name of that form is known"
-    if isinstance(rules, ModuleNames):
+    if walks(rules):
         return f"dropped without a message: a bias, and there is no parameter {printable(way.renamed)}"
     tried = " or ".join(printable(prefix + way.renamed) for prefix in rules.prefixes)
     manner = rules.unmatched if way.warned == rules.warns else "dropped without a message"
@@ -133,15 +134,16 @@ def _applies(settings: Settings, fact: FromTarget) -> bool:
     return len({settings.size(name) for name in fact.unless_differs}) < 2
 
 
-def parameter_reason(settings: Settings, parameter: LocalParameter, status: Status) -> str:
-    """What is in a parameter after loading, and whether the target's own weight takes its place."""
+def parameter_reason(
+    settings: Settings, parameter: LocalParameter, status: Status, fact: FromTarget | None
+) -> str:
+    """What is in a parameter after loading, and whether the target's own weight takes its place, by `fact`."""
     words = {
         "loaded": "every row comes from the checkpoint",
         "partly loaded": "some rows were never written: they hold whatever memory held",
         "left as initialised": _untouched(parameter),
         "taken from target": "the target's own weight is used",
     }[status]
-    fact = replacement(settings, parameter.name)
     if status == "taken from target" and fact is not None and fact.unless_shipped is not None:
         return f"the checkpoint has no {fact.unless_shipped}: {words}"
     if status == "taken from target" and fact is not None:

@@ -9,27 +9,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name, text_of
+from eagle3lab.engines.extract.values import NONE, UNSEEN, Built, Leaf, Literal, named_sizes
 from eagle3lab.engines.extract.vllm.classes import base_of
 from eagle3lab.engines.extract.vllm.expressions import Builder, Expressions
 from eagle3lab.engines.extract.vllm.layers import LAYERS
-from eagle3lab.engines.extract.vllm.values import (
-    NONE,
-    UNSEEN,
-    Factor,
-    Flag,
-    Key,
-    Leaf,
-    Literal,
-    Module,
-    Product,
-    Value,
-    factors,
-    switch,
-)
+from eagle3lab.engines.extract.vllm.values import Flag, Key, Module, Product, Value, factors, switch
 from eagle3lab.engines.facts import ConstructionRule, Parameter, Size, Source, Switch
 
 _DRAFT_VOCABULARY = "draft_vocab_size"
@@ -38,24 +26,7 @@ _DEEPEST = 8
 _MAKES = (LAYERS.keys() | {"ModuleList"}) - {"zeros"}
 
 
-@dataclass(slots=True)
-class Blueprint:
-    """What the constructors show.
-
-    Attributes:
-        parameters: In the order of `named_parameters()`.
-        sizes: By name.
-        switches: By name.
-        checks: What must hold, in the order it is met.
-    """
-
-    parameters: list[Parameter] = field(default_factory=list)
-    sizes: dict[str, Size] = field(default_factory=dict)
-    switches: dict[str, Switch] = field(default_factory=dict)
-    checks: list[ConstructionRule] = field(default_factory=list)
-
-
-def draw(syntax: Syntax, drafter: ClassRef) -> Blueprint:
+def draw(syntax: Syntax, drafter: ClassRef) -> Built:
     """Follow the constructors of `drafter`.
 
     Raises:
@@ -64,21 +35,22 @@ def draw(syntax: Syntax, drafter: ClassRef) -> Blueprint:
     builder = _Builder(syntax)
     module = Module()
     builder.initialise(drafter, module, {})
-    blueprint = Blueprint(switches=builder.switches, checks=builder.checks)
+    sizes: dict[str, Size] = {}
+    parameters = []
     for name, leaf in _named(module, ""):
         shapes = (leaf.rows, leaf.columns, leaf.later_columns)
-        rows, columns, later = (_named_sizes(shape, blueprint.sizes) for shape in shapes)
+        rows, columns, later = (named_sizes(shape, sizes) for shape in shapes)
         when = leaf.when
         if when is not None:
-            known = blueprint.switches.setdefault(when.name, when)
+            known = builder.switches.setdefault(when.name, when)
             if replace(known, source=when.source) != when:
                 raise UnreadableError(f"{when.name} is decided in two ways", when.source)
-        blueprint.parameters.append(
+        parameters.append(
             Parameter(name, leaf.kind, rows, columns, later, when.name if when else None, leaf.source)
         )
-    if not blueprint.parameters:
+    if not parameters:
         raise UnreadableError("its constructor makes no parameters", drafter.source)
-    return blueprint
+    return Built(tuple(parameters), sizes, builder.switches, tuple(builder.checks))
 
 
 def _named(module: Module, prefix: str) -> Iterator[tuple[str, Leaf]]:
@@ -89,19 +61,6 @@ def _named(module: Module, prefix: str) -> Iterator[tuple[str, Leaf]]:
     for name, value in module.attributes.items():
         if isinstance(value, Module):
             yield from _named(value, f"{prefix}{name}.")
-
-
-def _named_sizes(shape: tuple[Factor, ...], sizes: dict[str, Size]) -> tuple[str | int, ...]:
-    named: list[str | int] = []
-    for factor in shape:
-        if isinstance(factor, Size):
-            known = sizes.setdefault(factor.name, factor)
-            if replace(known, source=factor.source) != factor:
-                raise UnreadableError(f"{factor.name} is computed in two ways", factor.source)
-            named.append(factor.name)
-        else:
-            named.append(factor)
-    return tuple(named)
 
 
 class _Builder(Builder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import PurePosixPath
 
-from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, dotted_name
+from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name
 
 MODELS = "model_executor/models/"
 _PACKAGE = "vllm."
@@ -61,6 +61,17 @@ def _file(module: Module, node: ast.ImportFrom) -> str | None:
         return None if inside == dotted else inside.replace(".", "/") + ".py"
     folder = PurePosixPath(module.file).parents[node.level - 1]
     return f"{folder}/{(node.module or '').replace('.', '/')}.py"
+
+
+def inner_model(syntax: Syntax, cls: ClassRef) -> ClassRef | None:
+    """The class of `self.model`; None if it is not understood."""
+    constructor = cls.method("__init__")
+    for node in ast.walk(constructor) if constructor else ():
+        if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "self.model":
+            inner = find_class(syntax, cls.module, called(node.value) or "")
+            if inner is not None:
+                return inner
+    return None
 
 
 def base_of(syntax: Syntax, cls: ClassRef) -> ClassRef | None:

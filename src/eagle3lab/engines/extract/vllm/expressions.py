@@ -6,19 +6,17 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name, text_of
 from eagle3lab.engines.extract.syntax import Module as File
+from eagle3lab.engines.extract.values import NONE, UNSEEN, Literal
 from eagle3lab.engines.extract.vllm.classes import find_class
 from eagle3lab.engines.extract.vllm.layers import LAYERS, make_layer
 from eagle3lab.engines.extract.vllm.values import (
-    NONE,
-    UNSEEN,
     ByLayer,
     Either,
     Flag,
     Key,
-    Literal,
     Module,
     Product,
     Value,
@@ -152,8 +150,6 @@ class Expressions:
             return self._choose(node)
         if isinstance(node, ast.Compare):
             return self._compare(node)
-        if isinstance(node, ast.NamedExpr):
-            return UNSEEN
         return UNSEEN
 
     def _product(self, node: ast.BinOp) -> Value:
@@ -234,8 +230,6 @@ class Expressions:
             return self._key(node, name)
         if name == "bool" and len(node.args) == 1:
             return self.eval(node.args[0])
-        if name == "get_vocab_size":
-            return UNSEEN
         if name == "ModuleList":
             return self._list(node)
         if name in LAYERS:

@@ -5,19 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.syntax import Module as File
 from eagle3lab.engines.extract.syntax import Syntax, called
-from eagle3lab.engines.extract.vllm.values import (
-    ByLayer,
-    Factor,
-    Leaf,
-    Literal,
-    Module,
-    Value,
-    factors,
-    switch,
-)
+from eagle3lab.engines.extract.values import Factor, Leaf, Literal, by_name
+from eagle3lab.engines.extract.vllm.values import ByLayer, Module, Value, factors, switch
 from eagle3lab.engines.facts import ConstructionRule, ParameterKind, Size, Source
 
 # Class to the names of its leading arguments.
@@ -51,10 +43,7 @@ def make_layer(
     """
     name = called(node) or ""
     source = file.source(node)
-    arguments = dict(given)
-    for number, argument in enumerate(LAYERS[name]):
-        if str(number) in given:
-            arguments[argument] = given[str(number)]
+    arguments = by_name(LAYERS[name], given)
 
     def shape(argument: str) -> Shape:
         found = factors(arguments.get(argument, Literal(None)))

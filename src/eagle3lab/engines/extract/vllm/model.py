@@ -8,7 +8,6 @@ from typing import ClassVar
 from eagle3lab.engines.extract.model import ReleaseFacts
 from eagle3lab.engines.facts import DrafterRules, EngineFacts
 from eagle3lab.engines.facts.vllm import AllowList, ConfigTranslation, ModuleNames
-from eagle3lab.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,8 @@ class VllmFacts(ReleaseFacts):
     """
 
     kind: ClassVar[str] = "vllm"
+    engine: ClassVar[str] = "vLLM"
+    example: ClassVar[str] = "0.32.0"
 
     names: ModuleNames | None
     others: tuple[VllmRules, ...] = ()
@@ -63,19 +64,8 @@ class VllmFacts(ReleaseFacts):
         """
         broken = {entry.fact.partition(".")[0] for entry in self.unknown}
         if {"translation", "from_target"} & broken:
-            why = "; ".join(str(entry) for entry in self.unknown)
-            raise InputError(
-                f"the source does not show what this vLLM does with a drafter: {why}",
-                advice="Name the release it was made from instead, for example vllm==0.32.0.",
-            )
-        try:
-            facts = ReleaseFacts.engine_facts(self, label)
-        except InputError as error:
-            raise InputError(
-                error.problem.replace("SGLang", "vLLM"),
-                advice="Name the release it was made from instead, for example vllm==0.32.0.",
-            ) from None
-        return replace(facts, kind=self.kind, speculators=self.translation)
+            raise self._not_shown("; ".join(str(entry) for entry in self.unknown))
+        return replace(ReleaseFacts.engine_facts(self, label), speculators=self.translation)
 
     def further_topics(self) -> dict[str, dict[str, str]]:
         """What there is to say of vLLM only, for people."""

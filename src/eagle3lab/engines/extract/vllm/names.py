@@ -11,7 +11,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError, literal, shards
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name, text_of
 from eagle3lab.engines.facts import Prefix, Rename, Source, Special, Stacked
 from eagle3lab.engines.facts.vllm import ModuleNames, Unused
@@ -221,7 +221,7 @@ def _read_mapper(syntax: Syntax, inner: ClassRef) -> _Rules:
             raise UnreadableError("a rename is not between two literals", module.source(value))
         renames.append(Rename(old, new, module.source(key)))
     for key, value in _items(given.get("orig_to_new_stacked")):
-        part, entry = text_of(key), _literal(value)
+        part, entry = text_of(key), literal(value)
         if part is None or not isinstance(entry, tuple) or len(entry) != 2:
             raise UnreadableError("an entry of the shards is not a literal", module.source(value))
         stacked.append(Stacked(part, str(entry[0]), entry[1], module.source(key)))
@@ -232,13 +232,6 @@ def _items(node: ast.expr | None) -> list[tuple[ast.expr, ast.expr]]:
     if not isinstance(node, ast.Dict):
         return []
     return [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
-
-
-def _literal(node: ast.expr) -> object:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return None
 
 
 def _replaces_once(syntax: Syntax) -> bool:
@@ -301,13 +294,7 @@ def _read_shards(module: Module, node: ast.For, table: ast.expr | None) -> list[
         or plain[:1] != ["param = params_dict[name]"]
     ):
         raise UnreadableError("a loop over shards is not understood", module.source(node))
-    stacked = []
-    for entry in table.elts:
-        values = _literal(entry)
-        if not isinstance(values, tuple) or len(values) != 3:
-            raise UnreadableError("an entry of the shards is not a literal", module.source(entry))
-        stacked.append(Stacked(values[1], values[0], values[2], module.source(entry)))
-    return stacked
+    return shards(module, table)
 
 
 # ---- the walk over modules --------------------------------------------------------------------------------------

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import Algorithms, Unknown
-from eagle3lab.engines.extract.read import without_collection
-from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name
+from eagle3lab.engines.extract.reading import reading, unread_files
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax
 from eagle3lab.engines.extract.tree import SourceTree
 from eagle3lab.engines.extract.vllm import registry, serving
 from eagle3lab.engines.extract.vllm.blueprint import draw
-from eagle3lab.engines.extract.vllm.classes import find_class
+from eagle3lab.engines.extract.vllm.classes import inner_model
 from eagle3lab.engines.extract.vllm.model import VllmFacts, VllmRules
 from eagle3lab.engines.extract.vllm.names import LINEAR, read_names
 from eagle3lab.engines.extract.vllm.tree import open_vllm
@@ -26,7 +25,6 @@ from eagle3lab.engines.facts import (
     Source,
     VocabularyPadding,
 )
-from eagle3lab.errors import InputError
 
 _EMBEDDING = "model_executor/layers/vocab_parallel_embedding.py"
 _MODEL_CONFIG = "config/model.py"
@@ -45,11 +43,8 @@ def read_vllm(path: Path) -> VllmFacts:
 
 def read_opened(tree: SourceTree) -> VllmFacts:
     """The same from a source tree that is open already."""
-    with without_collection():
-        try:
-            return _read(tree)
-        except RecursionError:
-            raise InputError("holds code that is nested too deeply to be read", path=tree.path) from None
+    with reading(tree.path):
+        return _read(tree)
 
 
 class _Notes:
@@ -105,9 +100,7 @@ def _read(tree: SourceTree) -> VllmFacts:
     methods = registry.read_methods(syntax)
     if methods is None:
         notes.unknown.append(Unknown("algorithms", "the methods are not understood", registry.SPECULATIVE))
-    notes.unknown += [
-        Unknown("files", reason, file) for file, reason in sorted({**tree.skipped, **syntax.broken}.items())
-    ]
+    notes.unknown += unread_files(syntax)
     described = rules if isinstance(rules, VllmRules) else None
     pin = tree.requirement("transformers")
     return VllmFacts(
@@ -169,31 +162,23 @@ def _rules(
     refusal: ConstructionRule | None,
     from_target: tuple[FromTarget, ...],
 ) -> VllmRules:
-    blueprint = draw(syntax, cls)
+    built = draw(syntax, cls)
+    inner = inner_model(syntax, cls)
+    if inner is None:
+        raise UnreadableError("its inner model is not understood", cls.source)
     heads = _heads_rule(syntax)
-    checks = [rule for rule in blueprint.checks if heads is None or rule.rule != heads.rule]
+    checks = [rule for rule in built.construction if heads is None or rule.rule != heads.rule]
     first = [rule for rule in (refusal, *_config_rules(syntax), heads) if rule is not None]
     return VllmRules(
         "EAGLE-3",
         drafter,
-        read_names(syntax, cls, _inner(syntax, cls)),
-        blueprint.sizes,
-        blueprint.switches,
-        tuple(blueprint.parameters),
+        read_names(syntax, cls, inner),
+        built.sizes,
+        built.switches,
+        built.parameters,
         (*first, *checks),
         from_target,
     )
-
-
-def _inner(syntax: Syntax, cls: ClassRef) -> ClassRef:
-    """The class of `self.model`."""
-    constructor = cls.method("__init__")
-    for node in ast.walk(constructor) if constructor else ():
-        if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "self.model":
-            inner = find_class(syntax, cls.module, called(node.value) or "")
-            if inner is not None:
-                return inner
-    raise UnreadableError("its inner model is not understood", cls.source)
 
 
 def _config_rules(syntax: Syntax) -> list[ConstructionRule]:

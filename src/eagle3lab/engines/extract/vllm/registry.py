@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import Drafter, Shift, Target, Unknown
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name, text_of
 from eagle3lab.engines.extract.vllm.classes import MODELS, base_of, find_class
@@ -49,6 +49,11 @@ def _file(module: str) -> str:
     return f"{dotted}.py" if module.startswith("vllm.") else f"{MODELS}{dotted}.py"
 
 
+def _dotted(file: str) -> str:
+    """The module that a file is."""
+    return f"vllm.{file.removesuffix('.py').replace('/', '.')}"
+
+
 def find_drafters(syntax: Syntax, entries: Entries) -> tuple[Drafter, ...]:
     """Every registered drafter, by the name of its architecture."""
     found = []
@@ -62,9 +67,8 @@ def find_drafters(syntax: Syntax, entries: Entries) -> tuple[Drafter, ...]:
             ancestors.append(base.name)
             base = base_of(syntax, base)
         own = cls is not None and cls.method("load_weights") is not None
-        dotted = f"vllm.{file.removesuffix('.py').replace('/', '.')}"
         found.append(
-            Drafter(name, dotted, _kind(cls), tuple(ancestors), "own" if own else "inherited", source)
+            Drafter(name, _dotted(file), _kind(cls), tuple(ancestors), "own" if own else "inherited", source)
         )
     return tuple(found)
 
@@ -104,9 +108,8 @@ def eagle3_classes(
             continue
         bare = [n.removeprefix("Eagle3") for n in names if prefixed and n.startswith("Eagle3")]
         others = tuple(name for name in eagle3 if name not in names)
-        dotted = f"vllm.{file.removesuffix('.py').replace('/', '.')}"
         first = min((entries[name][2] for name in names), key=lambda source: source.line)
-        found.append((cls, DrafterClass(cls_name, dotted, (*names, *bare), others, first)))
+        found.append((cls, DrafterClass(cls_name, _dotted(file), (*names, *bare), others, first)))
     return sorted(found, key=lambda pair: (not is_llama(syntax, pair[0]), pair[1].name))
 
 
@@ -151,10 +154,9 @@ def find_targets(syntax: Syntax, entries: Entries) -> tuple[tuple[Target, ...], 
                 where = str(source or cls.source) if function is None else str(module.source(function))
                 unknown.append(Unknown(f"targets.{cls.name}", "the default layers are not understood", where))
                 continue
-            dotted = f"vllm.{file.removesuffix('.py').replace('/', '.')}"
             names = tuple(sorted(architectures.get((file, cls.name), ())))
             shifts = () if holder else (Shift("", 0),)
-            targets.append(Target(cls.name, dotted, names, holder, True, layers, shifts, cls.source))
+            targets.append(Target(cls.name, _dotted(file), names, holder, True, layers, shifts, cls.source))
     return tuple(sorted(targets, key=lambda target: (target.name, target.module))), unknown
 
 

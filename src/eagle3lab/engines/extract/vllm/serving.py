@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import CaptureWiring, DecodeLog, Reading
 from eagle3lab.engines.extract.syntax import Module, Syntax, called, dotted_name, text_of
+from eagle3lab.engines.extract.vllm.names import UTILITIES
 from eagle3lab.engines.facts import Acceptance, ConstructionRule, FromTarget, Source
 from eagle3lab.engines.facts.vllm import ConfigTranslation, Translated
 
@@ -87,15 +89,7 @@ def read_translation(syntax: Syntax) -> tuple[ConfigTranslation, ConstructionRul
         tuple(keys), architectures, default_type, module.source(function), "speculators_config"
     )
     if refusal is not None:
-        refusal = ConstructionRule(
-            refusal.rule,
-            refusal.exception,
-            refusal.message,
-            None,
-            tuple(architectures),
-            None,
-            refusal.source,
-        )
+        refusal = replace(refusal, allowed=tuple(architectures))
     return translation, refusal
 
 
@@ -128,7 +122,7 @@ def read_sharing(syntax: Syntax) -> tuple[FromTarget, ...]:
     )
     if module is None:
         raise UnreadableError("what the target supplies is not understood", Source(_PROPOSERS[0], 1, ""))
-    utilities = _module(syntax, "model_executor/models/utils.py")
+    utilities = _module(syntax, UTILITIES)
     noted = utilities.functions.get("process_eagle_weight")
     shared = []
     for parameter, attribute in (
@@ -225,12 +219,8 @@ def read_log(syntax: Syntax) -> tuple[DecodeLog, Acceptance, tuple[str, ...]]:
     acceptance = Acceptance(
         "(accepted+drafts)/drafts", length_source, "accepted/drafted", "(len-1)/(D-1)", rate_source
     )
-    metrics = sorted(
-        set(
-            re.findall(
-                r"name\s*=\s*\"(vllm:spec_decode_\w+)\"|\(\s*\"(vllm:spec_decode_\w+)\"",
-                syntax.tree.text(_METRICS) or "",
-            )
-        )
+    metrics = re.findall(
+        r"name\s*=\s*\"(vllm:spec_decode_\w+)\"|\(\s*\"(vllm:spec_decode_\w+)\"",
+        syntax.tree.text(_METRICS) or "",
     )
     return log, acceptance, tuple(sorted({one or other for one, other in metrics}))

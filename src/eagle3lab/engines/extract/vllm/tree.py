@@ -64,6 +64,8 @@ class _Release(SourceTree):
 class VllmFolder(_Release, FolderTree):
     """A vLLM package in a folder."""
 
+    advice = _ADVICE
+
     def _package_files(self) -> tuple[str, ...]:
         beside = self._root.parent
         try:

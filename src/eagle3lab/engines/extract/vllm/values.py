@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from eagle3lab.engines.facts import ParameterKind, Size, Source, Switch
-
-Factor = str | int | Size
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A number, text, truth value or None."""
-
-    value: object
+from eagle3lab.engines.extract.values import Factor, Leaf, Literal, Unseen
+from eagle3lab.engines.facts import Size, Source, Switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +46,6 @@ class ByLayer:
     later: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
-    """A value that cannot be followed; harmless until a parameter depends on it."""
-
-
-@dataclass(slots=True)
-class Leaf:
-    """A parameter: how it is split, its shape, where it is made, and the switch under which it is."""
-
-    kind: ParameterKind
-    rows: tuple[Factor, ...]
-    columns: tuple[Factor, ...]
-    later_columns: tuple[Factor, ...]
-    source: Source
-    when: Switch | None = None
-
-
 @dataclass(slots=True)
 class Module:
     """A module: attributes in the order in which they were last made, and what its constructor calls by name.
@@ -83,8 +58,6 @@ class Module:
 
 
 Value = Literal | Key | Either | Flag | Product | ByLayer | Unseen | Leaf | Module
-UNSEEN = Unseen()
-NONE = Literal(None)
 
 
 def factors(value: Value) -> tuple[Factor, ...] | None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eagle3lab.engines.extract.discover import registered
-from eagle3lab.engines.extract.drafter import build_drafter
-from eagle3lab.engines.extract.from_target import both_from_target, from_target
-from eagle3lab.engines.extract.loader import read_loader
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import Drafter
+from eagle3lab.engines.extract.sglang.discover import registered
+from eagle3lab.engines.extract.sglang.drafter import build_drafter
+from eagle3lab.engines.extract.sglang.from_target import both_from_target, from_target
+from eagle3lab.engines.extract.sglang.loader import read_loader
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax
 from eagle3lab.engines.facts import DrafterClass, DrafterRules, NameRules, Switch
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from eagle3lab.engines.extract.checks import Checks
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
+from eagle3lab.engines.extract.sglang.checks import Checks
+from eagle3lab.engines.extract.sglang.values import ByLayer, Config, Keys, Module, Sequence, Value, factors
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name
 from eagle3lab.engines.extract.syntax import Module as File
-from eagle3lab.engines.extract.values import (
-    ByLayer,
-    Config,
-    Keys,
-    Leaf,
-    Literal,
-    Module,
-    Sequence,
-    Value,
-    factors,
-)
+from eagle3lab.engines.extract.values import Factor, Leaf, Literal, by_name
 from eagle3lab.engines.facts import ParameterKind, Size, Source, Switch
 
 # Class to the names of its leading arguments.
@@ -42,7 +33,7 @@ _KINDS: dict[str, ParameterKind] = {
 }
 # `create_weights` is not among them: only a quantised layer calls it.
 _MAKES_PARAMETERS = ("Parameter", "register_parameter")
-Shape = tuple[str | int | Size, ...]
+Shape = tuple[Factor, ...]
 
 
 def parameter_free(cls: ClassRef) -> bool:
@@ -64,10 +55,7 @@ def make_layer(
     """
     name = called(node) or ""
     source = file.source(node)
-    arguments = dict(given)
-    for number, argument in enumerate(LAYERS[name]):
-        if str(number) in given:
-            arguments[argument] = given[str(number)]
+    arguments = by_name(LAYERS[name], given)
 
     def shape(argument: str) -> Shape:
         found = factors(arguments.get(argument, Literal(None)))

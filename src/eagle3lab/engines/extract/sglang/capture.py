@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from eagle3lab.engines.extract.discover import MODELS, SETTER, descendants, registered
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import CaptureWiring, Missing, Reading, Shift, Target, Unknown
+from eagle3lab.engines.extract.sglang.discover import MODELS, SETTER, descendants, registered
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name, text_of
 from eagle3lab.engines.facts import Capture, Source
 
@@ -162,8 +162,6 @@ class _Walk:
             self.found.append(self._outcome(value, condition))
         elif "." not in name:
             self.values[name] = value
-            if name == self.ids:
-                self.values[name] = value
 
     def _hand_on(self, node: ast.expr, condition: str) -> None:
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -307,10 +305,7 @@ def read_wiring(syntax: Syntax) -> tuple[CaptureWiring | None, list[Unknown]]:
     # The call without ids that precedes graph capture; other such calls (a dummy run) decide nothing.
     graph = [(m, c) for m, c in calls if not c.args and not c.keywords and "cuda_graph" in m.file]
     setting = [(m, c) for m, c in calls if c.args or c.keywords]
-    if graph and not setting:  # the method takes no ids at all in this release
-        setting = []
-    chosen = graph or setting or calls
-    module, call = chosen[0]
+    module, call = (graph or setting or calls)[0]
     return CaptureWiring(
         ids=tuple(ids),
         use_aux_hidden_state=switch,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-from eagle3lab.engines.extract.delegating import loop_of, read_parent
-from eagle3lab.engines.extract.loop import WARNED, UnreadableError, open_loop
+from eagle3lab.engines.extract.forms import UnreadableError
+from eagle3lab.engines.extract.sglang.delegating import loop_of, read_parent
+from eagle3lab.engines.extract.sglang.loop import WARNED, open_loop
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name, text_of
 from eagle3lab.engines.facts import NameRules, Pattern, Translation
 

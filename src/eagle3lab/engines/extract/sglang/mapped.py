@@ -8,16 +8,10 @@ from __future__ import annotations
 import ast
 import re
 
-from eagle3lab.engines.extract.loop import (
-    WARNED,
-    LoopReading,
-    UnreadableError,
-    assigned_name,
-    literal,
-    open_loop,
-)
+from eagle3lab.engines.extract.forms import UnreadableError, assigned_name, shards
+from eagle3lab.engines.extract.sglang.loop import WARNED, LoopReading, open_loop
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, text_of
-from eagle3lab.engines.facts import Joined, NameRules, Prefix, Rename, Special, Stacked
+from eagle3lab.engines.facts import Joined, NameRules, Prefix, Rename, Special
 
 _LOADED = """\
 param = {parameters}[{target}]
@@ -120,14 +114,12 @@ class _Mapped:
         if match is None or match[1] != match[2]:
             raise reading.fail("a condition on names is not understood", node)
         body = [line.strip() for line in match[3].splitlines()]
-        offsets = f"self.hot_token_id = {reading.weight} + torch.arange({reading.weight}.shape[0])"
-        if body not in (["continue"], [offsets, "continue"]):
+        if body not in (["continue"], [reading.offsets, "continue"]):
             raise reading.fail("what is done with a special tensor is not understood", node)
         source = reading.module.source(node)
-        if body == ["continue"]:
-            reading.special.append(Special(match[1], "skipped", source, whole=True))
-        else:
-            reading.special.append(Special(match[1], "hot_token_id", source, whole=True))
+        reading.special.append(
+            Special(match[1], "skipped" if body == ["continue"] else "hot_token_id", source, whole=True)
+        )
 
     def _rename(self, node: ast.stmt) -> None:
         """`mapped = re.sub("^old", "new", name)` with nothing but escaped dots in the pattern."""
@@ -173,11 +165,7 @@ class _Mapped:
         )
         if not as_known or not isinstance(table, ast.List | ast.Tuple):
             raise reading.fail("a loop over shards is not understood", loop)
-        for entry in table.elts:
-            values = literal(entry)
-            if not isinstance(values, tuple) or len(values) != 3:
-                raise reading.fail("an entry of the shards is not a literal", entry)
-            reading.stacked.append(Stacked(values[1], values[0], values[2], reading.module.source(entry)))
+        reading.stacked += shards(reading.module, table)
 
     def _loaded(self, target: str, weight: str, shard: str, indent: int) -> str:
         text = _LOADED.format(parameters=self.reading.parameters, target=target, weight=weight, shard=shard)

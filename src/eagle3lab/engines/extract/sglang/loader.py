@@ -9,22 +9,13 @@ from __future__ import annotations
 
 import ast
 
-from eagle3lab.engines.extract.delegating import delegates, read_delegating
-from eagle3lab.engines.extract.loop import (
-    SILENT,
-    WARNED,
-    LoopReading,
-    UnreadableError,
-    assigned_name,
-    is_harmless,
-    literal,
-    open_loop,
-    words_in_name,
-)
-from eagle3lab.engines.extract.mapped import is_mapped, read_mapped
+from eagle3lab.engines.extract.forms import UnreadableError, assigned_name, is_harmless, shards, words_in_name
+from eagle3lab.engines.extract.sglang.delegating import delegates, read_delegating
+from eagle3lab.engines.extract.sglang.loop import SILENT, WARNED, LoopReading, open_loop
+from eagle3lab.engines.extract.sglang.mapped import is_mapped, read_mapped
+from eagle3lab.engines.extract.sglang.translating import read_translating, translates
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name, text_of
-from eagle3lab.engines.extract.translating import read_translating, translates
-from eagle3lab.engines.facts import NameRules, Rename, Source, Special, Stacked
+from eagle3lab.engines.facts import NameRules, Rename, Source, Special
 
 
 def read_loader(syntax: Syntax, cls: ClassRef) -> NameRules:
@@ -128,8 +119,7 @@ def _read_condition(reading: LoopReading, node: ast.If) -> None:
     if not kept:
         reading.special += [Special(word, "skipped", source) for word in words]
         return
-    offsets = f"{reading.weight} + torch.arange({reading.weight}.shape[0])"
-    if len(kept) != 1 or ast.unparse(kept[0]) != f"self.hot_token_id = {offsets}":
+    if len(kept) != 1 or ast.unparse(kept[0]) != reading.offsets:
         raise reading.fail("what is done with a special tensor is not understood", kept[0])
     reading.special += [Special(word, "hot_token_id", source) for word in words]
 
@@ -141,11 +131,7 @@ def _read_shards(reading: LoopReading, node: ast.For) -> None:
     if not isinstance(table, ast.List | ast.Tuple) or not isinstance(node.target, ast.Tuple):
         raise reading.fail("a loop over shards is not understood", node)
     fused, part, _ = (dotted_name(element) for element in node.target.elts)
-    for entry in table.elts:
-        values = literal(entry)
-        if not isinstance(values, tuple) or len(values) != 3:
-            raise reading.fail("an entry of the shards is not a literal", entry)
-        reading.stacked.append(Stacked(values[1], values[0], values[2], reading.module.source(entry)))
+    reading.stacked += shards(reading.module, table)
     body = list(node.body)
     opening = [
         f"if {part} not in {reading.name}:\n    continue",
@@ -153,9 +139,9 @@ def _read_shards(reading: LoopReading, node: ast.For) -> None:
     ]
     if [ast.unparse(statement) for statement in body[:2]] != opening or not isinstance(body[-1], ast.Break):
         raise reading.fail("a loop over shards is not understood", node)
-    shards = _lookup(reading, body[2:-1], node)
+    sharded = _lookup(reading, body[2:-1], node)
     plain = _lookup(reading, node.orelse, node)
-    if shards[:2] != plain[:2]:
+    if sharded[:2] != plain[:2]:
         raise reading.fail("shards and other names are looked up in different ways", node)
     reading.lookup = plain
 

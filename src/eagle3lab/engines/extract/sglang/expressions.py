@@ -7,31 +7,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eagle3lab.engines.extract.functions import follow_function
-from eagle3lab.engines.extract.layers import LAYERS, make_layer, parameter_free
-from eagle3lab.engines.extract.loop import UnreadableError
-from eagle3lab.engines.extract.syntax import ClassRef, called, dotted_name, text_of
-from eagle3lab.engines.extract.syntax import Module as File
-from eagle3lab.engines.extract.values import (
-    NONE,
-    UNSEEN,
+from eagle3lab.engines.extract.forms import UnreadableError
+from eagle3lab.engines.extract.sglang.functions import follow_function
+from eagle3lab.engines.extract.sglang.layers import LAYERS, make_layer, parameter_free
+from eagle3lab.engines.extract.sglang.values import (
     ByLayer,
     Config,
     Factors,
     IsFirstLayer,
     Keys,
     LayerIndex,
-    Literal,
     Module,
     Sequence,
     Stated,
     Value,
     factors,
 )
+from eagle3lab.engines.extract.syntax import ClassRef, called, dotted_name, text_of
+from eagle3lab.engines.extract.syntax import Module as File
+from eagle3lab.engines.extract.values import NONE, UNSEEN, Literal
 from eagle3lab.engines.facts import Size, Source
 
 if TYPE_CHECKING:
-    from eagle3lab.engines.extract.construct import Builder
+    from eagle3lab.engines.extract.sglang.construct import Builder
 
 
 class Expressions:
@@ -67,12 +65,12 @@ class Expressions:
     @staticmethod
     def literal(node: ast.expr) -> Value:
         """The value of a literal; unseen for anything else."""
-        return Literal(node.value) if isinstance(node, ast.Constant) else UNSEEN  # type: ignore[arg-type]
+        return Literal(node.value) if isinstance(node, ast.Constant) else UNSEEN
 
     def eval(self, node: ast.expr) -> Value:
         """The value of an expression; unseen if it cannot be followed."""
         if isinstance(node, ast.Constant):
-            return Literal(node.value)  # type: ignore[arg-type]
+            return Literal(node.value)
         if isinstance(node, ast.Name):
             return self.module if node.id == "self" else self.locals.get(node.id, UNSEEN)
         if isinstance(node, ast.Attribute):

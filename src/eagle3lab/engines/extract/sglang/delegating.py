@@ -8,18 +8,10 @@ from __future__ import annotations
 
 import ast
 
-from eagle3lab.engines.extract.loop import (
-    WARNED,
-    LoopReading,
-    UnreadableError,
-    assigned_name,
-    is_harmless,
-    literal,
-    open_loop,
-    words_in_name,
-)
+from eagle3lab.engines.extract.forms import UnreadableError, assigned_name, is_harmless, shards, words_in_name
+from eagle3lab.engines.extract.sglang.loop import WARNED, LoopReading, open_loop
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name, text_of
-from eagle3lab.engines.facts import NameRules, Prefix, Source, Special, Stacked, Translation
+from eagle3lab.engines.facts import NameRules, Prefix, Source, Special, Translation
 
 _ALL_LAYERS = ("self.start_layer = 0", "self.end_layer = config.num_hidden_layers")
 
@@ -144,8 +136,7 @@ def _read_own(reading: LoopReading) -> Prefix:
     keep, hand_on = reading.body
     assert isinstance(keep, ast.If) and isinstance(hand_on, ast.If)
     map_words = words_in_name(reading.name, keep.test)
-    offsets = f"self.hot_token_id = {reading.weight} + torch.arange({reading.weight}.shape[0])"
-    if map_words is None or [ast.unparse(node) for node in keep.body] != [offsets] or keep.orelse:
+    if map_words is None or [ast.unparse(node) for node in keep.body] != [reading.offsets] or keep.orelse:
         raise reading.fail("what is done with the token map is not understood", keep)
     excluded = _words_not_in_name(reading.name, hand_on.test)
     head = hand_on.orelse[0] if len(hand_on.orelse) == 1 else None
@@ -321,11 +312,7 @@ class _Parent:
         if not isinstance(table, ast.List | ast.Tuple) or not isinstance(node.target, ast.Tuple):
             raise reading.fail("a loop over shards is not understood", node)
         fused, part, _ = (dotted_name(element) for element in node.target.elts)
-        for entry in table.elts:
-            values = literal(entry)
-            if not isinstance(values, tuple) or len(values) != 3:
-                raise reading.fail("an entry of the shards is not a literal", entry)
-            reading.stacked.append(Stacked(values[1], values[0], values[2], reading.module.source(entry)))
+        reading.stacked += shards(reading.module, table)
         opening = [
             f"if {part} not in {reading.name}:\n    continue",
             f"{reading.name} = {reading.name}.replace({part}, {fused})",

@@ -6,14 +6,15 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from eagle3lab.engines.extract.sglang.values import Config, Module, Stated, Value
 from eagle3lab.engines.extract.syntax import Module as File
 from eagle3lab.engines.extract.syntax import dotted_name
-from eagle3lab.engines.extract.values import NONE, UNSEEN, Config, Literal, Module, Stated, Value
+from eagle3lab.engines.extract.values import NONE, UNSEEN, Literal
 from eagle3lab.engines.facts import Size
 
 if TYPE_CHECKING:
-    from eagle3lab.engines.extract.construct import Builder
-    from eagle3lab.engines.extract.expressions import Expressions
+    from eagle3lab.engines.extract.sglang.construct import Builder
+    from eagle3lab.engines.extract.sglang.expressions import Expressions
 
 
 def follow_function(
@@ -27,7 +28,7 @@ def follow_function(
     # Only what is given the config can tell anything about it.
     if not any(isinstance(value, Config) for value in given.values()):
         return UNSEEN
-    from eagle3lab.engines.extract.expressions import Expressions
+    from eagle3lab.engines.extract.sglang.expressions import Expressions
 
     with builder.deeper(file.source(function)):
         frame = Expressions(builder, file, function, Module(), given)

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 
 from eagle3lab.engines.arguments.rules import ArgumentRules, Procedure, Step, StepKind
-from eagle3lab.engines.extract.context import read_context
-from eagle3lab.engines.extract.options import declared
-from eagle3lab.engines.extract.plain import MODEL_VALUES, VIEWS, Plain, is_arguments
-from eagle3lab.engines.extract.slicing import decides, needed, relevant, tells
+from eagle3lab.engines.extract.sglang.context import read_context
+from eagle3lab.engines.extract.sglang.options import declared
+from eagle3lab.engines.extract.sglang.plain import MODEL_VALUES, VIEWS, Plain, is_arguments
+from eagle3lab.engines.extract.sglang.slicing import decides, needed, relevant, tells
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name, text_of
 
 _ENTRIES = ("__post_init__", "resolve_once")
@@ -233,14 +233,11 @@ class _Steps:
         self.module = module
         self.cls = cls
         self.function = function
-        name = function.name
-        self.whole = any(word in f"{module.file}/{name}" for word in ("speculative_hook", *_ABOUT)) and (
-            module.file.startswith(_ARGUMENT_FILES) or cls is not None
-        )
-        self.whole = (
-            self.whole or module.file.startswith("configs/") or (cls is not None and cls.name == _ALGORITHM)
-        )
-        holder = "args.speculative_algorithm" if cls is not None and cls.name == _ALGORITHM else "args"
+        about = any(word in f"{module.file}/{function.name}" for word in ("speculative_hook", *_ABOUT))
+        arguments = module.file.startswith(_ARGUMENT_FILES) or cls is not None
+        algorithm = cls is not None and cls.name == _ALGORITHM
+        self.whole = (about and arguments) or module.file.startswith("configs/") or algorithm
+        holder = "args.speculative_algorithm" if algorithm else "args"
         self.plain = Plain(holder, _ALGORITHM, _arguments(function), self._constant)
 
     def _constant(self, name: str) -> ast.expr | None:

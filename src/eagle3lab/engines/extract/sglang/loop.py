@@ -1,30 +1,16 @@
-"""The loop over the weights in a `load_weights`, opened; and the small forms its statements are made of."""
+"""The loop over the weights in a `load_weights`, opened."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import Any
 
-from eagle3lab.engines.extract.syntax import ClassRef, Module, dotted_name, text_of
+from eagle3lab.engines.extract.forms import UnreadableError, assigned_name, is_docstring
+from eagle3lab.engines.extract.syntax import ClassRef, Module, dotted_name
 from eagle3lab.engines.facts import Rename, Source, Special, Stacked
 
 SILENT = "dropped without a message"
 WARNED = "dropped with a warning"
-
-
-class UnreadableError(Exception):
-    """A statement has no form that is known here.
-
-    Attributes:
-        reason: What is not understood.
-        source: The statement.
-    """
-
-    def __init__(self, reason: str, source: Source) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.source = source
 
 
 @dataclass(slots=True)
@@ -56,6 +42,11 @@ class LoopReading:
     stacked: list[Stacked] = field(default_factory=list)
     lookup: tuple[tuple[str, ...], str, Source] | None = None
     stage: int = 0
+
+    @property
+    def offsets(self) -> str:
+        """The statement that keeps a tensor as the token map."""
+        return f"self.hot_token_id = {self.weight} + torch.arange({self.weight}.shape[0])"
 
     def fail(self, reason: str, node: ast.AST) -> UnreadableError:
         """The error to raise at `node`."""
@@ -114,47 +105,3 @@ def _only_reads(owner: ClassRef, node: ast.stmt) -> bool:
             if isinstance(inner.ctx, ast.Store) and inner.attr in ("weight", "bias"):
                 return False
     return True
-
-
-def words_in_name(name: str, test: ast.expr) -> list[str] | None:
-    """The literals of `"x" in name [or "y" in name]`; None for another condition."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
-        parts = [words_in_name(name, value) for value in test.values]
-        return None if any(part is None for part in parts) else [w for part in parts for w in part or ()]
-    if (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], ast.In)
-        and dotted_name(test.comparators[0]) == name
-    ):
-        word = text_of(test.left)
-        return None if word is None else [word]
-    return None
-
-
-def is_harmless(node: ast.stmt) -> bool:
-    """A message, `pass`, or a comment in the form of a string."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return (dotted_name(node.value.func) or "").startswith(
-            ("logger.", "logging.", "warnings.warn", "print")
-        )
-    return isinstance(node, ast.Pass | ast.Continue) or is_docstring(node)
-
-
-def is_docstring(node: ast.stmt) -> bool:
-    """A string that stands alone."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def assigned_name(node: ast.stmt) -> str | None:
-    """The one name that a statement assigns to."""
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        return dotted_name(node.targets[0])
-    return dotted_name(node.target) if isinstance(node, ast.AnnAssign) else None
-
-
-def literal(node: ast.expr) -> Any:
-    """The value of a literal, None for anything else."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return None

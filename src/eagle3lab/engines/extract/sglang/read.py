@@ -1,26 +1,29 @@
-"""A source tree read as the facts of a release."""
+"""An SGLang source tree read as the facts of a release."""
 
 from __future__ import annotations
 
 import ast
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from eagle3lab.engines.extract.capture import find_targets, llama_capture, read_wiring
-from eagle3lab.engines.extract.discover import eagle3_class, find_drafters
-from eagle3lab.engines.extract.drafter import Built, build_drafter, transformers_pin
-from eagle3lab.engines.extract.from_target import from_target
-from eagle3lab.engines.extract.loader import read_loader
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import ReleaseFacts, Unknown
-from eagle3lab.engines.extract.others import read_others, switches_asked_for
-from eagle3lab.engines.extract.reporting import read_algorithms, read_log, read_metrics, read_server_info
+from eagle3lab.engines.extract.reading import reading, unread_files
+from eagle3lab.engines.extract.sglang.capture import find_targets, llama_capture, read_wiring
+from eagle3lab.engines.extract.sglang.discover import eagle3_class, find_drafters
+from eagle3lab.engines.extract.sglang.drafter import build_drafter, transformers_pin
+from eagle3lab.engines.extract.sglang.from_target import from_target
+from eagle3lab.engines.extract.sglang.loader import read_loader
+from eagle3lab.engines.extract.sglang.others import read_others, switches_asked_for
+from eagle3lab.engines.extract.sglang.reporting import (
+    read_algorithms,
+    read_log,
+    read_metrics,
+    read_server_info,
+)
+from eagle3lab.engines.extract.sglang.tree import open_tree
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name
-from eagle3lab.engines.extract.tree import open_tree
+from eagle3lab.engines.extract.values import Built
 from eagle3lab.engines.facts import FromTarget, NameRules, Source, VocabularyPadding
-from eagle3lab.errors import InputError
 
 _NOTHING = Built((), {}, {}, ())
 _ZERO_FILL = "pad_or_narrow_weight"
@@ -29,23 +32,8 @@ _KINDS = {"MergedColumnParallelLinear": "merged column", "RowParallelLinear": "r
 
 def read_tree(path: Path) -> ReleaseFacts:
     """See `eagle3lab.engines.extract.extract`."""
-    with without_collection():
-        try:
-            return _read(path)
-        except RecursionError:
-            raise InputError("holds code that is nested too deeply to be read", path=path) from None
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """A syntax tree is millions of small objects, and looking for garbage among them takes most of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    with reading(path):
+        return _read(path)
 
 
 def _read(path: Path) -> ReleaseFacts:
@@ -80,9 +68,7 @@ def _read(path: Path) -> ReleaseFacts:
         unknown.append(Unknown("config_checked", reason, "pyproject.toml"))
     metrics, meta_info = read_metrics(syntax)
     others, undescribed = read_others(syntax, drafters, cls)
-    unknown += [
-        Unknown("files", reason, file) for file, reason in sorted({**tree.skipped, **syntax.broken}.items())
-    ]
+    unknown += unread_files(syntax)
     return ReleaseFacts(
         release=None if release is None else release[0],
         drafter=None if found is None else found[1],

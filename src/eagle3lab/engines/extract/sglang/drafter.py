@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from eagle3lab.engines.extract.construct import Builder
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
+from eagle3lab.engines.extract.sglang.construct import Builder
+from eagle3lab.engines.extract.sglang.values import Config, Module
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax
-from eagle3lab.engines.extract.values import Config, Leaf, Module
+from eagle3lab.engines.extract.values import Built, Leaf, named_sizes
 from eagle3lab.engines.facts import ConstructionRule, DrafterKind, Parameter, Size, Source, Switch
 
 _FIRST_STRICT = (5, 4)
@@ -20,25 +21,6 @@ _HEADS = """\
 Class validation error for validator 'validate_architecture':
     ValueError: The hidden size ({hidden_size}) is not a multiple of \
 the number of attention heads ({num_attention_heads})."""
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """What the constructors show.
-
-    Attributes:
-        parameters: In the order of `named_parameters()`.
-        sizes: By name.
-        switches: By name.
-        construction: What must hold, in the order it is met.
-        unfollowed_keys: Config keys whose effect is not described.
-    """
-
-    parameters: tuple[Parameter, ...]
-    sizes: dict[str, Size]
-    switches: dict[str, Switch]
-    construction: tuple[ConstructionRule, ...]
-    unfollowed_keys: tuple[str, ...] = ()
 
 
 def build_drafter(syntax: Syntax, cls: ClassRef, kind: DrafterKind = "EAGLE-3") -> Built:
@@ -58,7 +40,7 @@ def build_drafter(syntax: Syntax, cls: ClassRef, kind: DrafterKind = "EAGLE-3") 
     parameters = []
     for name, leaf in (*_named(module, "", set()), *_orphans(builder, module)):
         rows, columns, later = (
-            _named_sizes(part, sizes) for part in (leaf.rows, leaf.columns, leaf.later_columns)
+            named_sizes(part, sizes) for part in (leaf.rows, leaf.columns, leaf.later_columns)
         )
         when = None
         if leaf.when is not None:
@@ -96,19 +78,6 @@ def _orphans(builder: Builder, module: Module) -> Iterator[tuple[str, Leaf]]:
         for key, leaf in tied.attributes.items():
             if holder is module and isinstance(leaf, Leaf) and id(leaf) not in reached:
                 yield f"{name}.{key}", replace(leaf, when=switch)
-
-
-def _named_sizes(shape: tuple[str | int | Size, ...], sizes: dict[str, Size]) -> tuple[str | int, ...]:
-    named: list[str | int] = []
-    for factor in shape:
-        if isinstance(factor, Size):
-            known = sizes.setdefault(factor.name, factor)
-            if replace(known, source=factor.source) != factor:  # the same on another line is the same
-                raise UnreadableError(f"{factor.name} is computed in two ways", factor.source)
-            named.append(factor.name)
-        else:
-            named.append(factor)
-    return tuple(named)
 
 
 def _before(syntax: Syntax) -> Iterator[ConstructionRule]:

@@ -12,23 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from eagle3lab.engines.extract.checks import Checks
-from eagle3lab.engines.extract.expressions import Expressions
-from eagle3lab.engines.extract.layers import LAYERS
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
+from eagle3lab.engines.extract.sglang.checks import Checks
+from eagle3lab.engines.extract.sglang.expressions import Expressions
+from eagle3lab.engines.extract.sglang.layers import LAYERS
+from eagle3lab.engines.extract.sglang.values import Config, IsFirstLayer, Keys, Module, Sequence, Value
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, called, dotted_name, text_of
-from eagle3lab.engines.extract.values import (
-    NONE,
-    UNSEEN,
-    Config,
-    IsFirstLayer,
-    Keys,
-    Leaf,
-    Literal,
-    Module,
-    Sequence,
-    Value,
-)
+from eagle3lab.engines.extract.values import NONE, UNSEEN, Leaf, Literal
 from eagle3lab.engines.facts import Size, Source, Switch
 
 _DEEPEST = 12

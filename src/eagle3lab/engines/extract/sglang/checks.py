@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from eagle3lab.engines.extract.sglang.values import Config, Value
 from eagle3lab.engines.extract.syntax import Syntax, dotted_name
-from eagle3lab.engines.extract.values import Config, Literal, Value
+from eagle3lab.engines.extract.values import NONE, Factor, Literal
 from eagle3lab.engines.facts import ConstructionRule, Size, Source, Switch
 
-Shape = tuple[str | int | Size, ...]
+Shape = tuple[Factor, ...]
 _DRAFT_VOCABULARY = "draft_vocab_size"
 # Sizes that only config classes for low-rank attention have.
 _LOW_RANK = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -89,21 +90,23 @@ class Checks:
 
     def vocabulary(self, syntax: Syntax, shape: Shape) -> None:
         """A vocabulary is split over ranks."""
-        module = syntax.module("distributed/utils.py")
-        source = module.matching("assert numerator % denominator == 0") if module else None
-        if source is not None and len(shape) == 1:
-            message = "{numerator} is not divisible by {denominator}"
-            self._add("vocabulary divisible", "AssertionError", source, message, _name(shape[0]))
+        self._divided(syntax, "vocabulary divisible", shape)
 
     def split_rows(self, syntax: Syntax, shape: Shape) -> None:
         """The rows, or the columns, of a layer are split over ranks."""
+        # Sizes that the number of heads divides need no check of their own.
+        if self._divided(syntax, "rows divisible", shape):
+            self.sizes += [size for size in shape if isinstance(size, Size)]
+
+    def _divided(self, syntax: Syntax, rule: str, shape: Shape) -> bool:
+        """Whether the release checks that ranks divide a shape of one size; the check is noted down."""
         module = syntax.module("distributed/utils.py")
         source = module.matching("assert numerator % denominator == 0") if module else None
-        # Sizes that the number of heads divides need no check of their own.
-        if source is not None and len(shape) == 1:
-            message = "{numerator} is not divisible by {denominator}"
-            self._add("rows divisible", "AssertionError", source, message, _name(shape[0]))
-            self.sizes += [size for size in shape if isinstance(size, Size)]
+        if source is None or len(shape) != 1:
+            return False
+        message = "{numerator} is not divisible by {denominator}"
+        self._add(rule, "AssertionError", source, message, _name(shape[0]))
+        return True
 
     def merged_columns(self, syntax: Syntax, shape: Shape) -> None:
         """The parts of a fused layer are split over ranks."""
@@ -123,19 +126,20 @@ class Checks:
     def refusal(self, node: ast.If, raised: Source | None, evaluate: Callable[[ast.expr], Value]) -> bool:
         """`if key != literal: raise …` or `if key is None: raise …`: True if that is what it is."""
         test = node.test
-        if raised is not None and isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
-            key = evaluate(test.left)
-            if isinstance(key, Config) and key.path and evaluate(test.comparators[0]) == Literal(None):
-                exception = node.body[0].exc  # type: ignore[attr-defined]
-                kind, message = dotted_name(exception.func) or "", _message(exception.args[0])
-                self._add("key not null", kind, raised, message, key.path)
-                return True
-            return False
-        if raised is None or not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotEq):
+        if (
+            raised is None
+            or not isinstance(test, ast.Compare)
+            or not isinstance(test.ops[0], ast.Is | ast.NotEq)
+        ):
             return False
         key, allowed = evaluate(test.left), evaluate(test.comparators[0])
         exception = node.body[0].exc  # type: ignore[attr-defined]
         kind, message = dotted_name(exception.func) or "", _message(exception.args[0])
+        if isinstance(test.ops[0], ast.Is):
+            if not isinstance(key, Config) or not key.path or allowed != NONE:
+                return False
+            self._add("key not null", kind, raised, message, key.path)
+            return True
         if key == Config("num_hidden_layers") and allowed == Literal(1):
             self._add("one layer", kind, raised, message)
             return True

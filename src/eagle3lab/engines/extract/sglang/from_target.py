@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from eagle3lab.engines.extract.loop import UnreadableError
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name
 from eagle3lab.engines.facts import FromTarget
 

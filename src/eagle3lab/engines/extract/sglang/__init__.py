@@ -1,0 +1,1 @@
+"""The facts of an SGLang release read from its source: as text and syntax tree, never imported."""

@@ -13,6 +13,8 @@ from eagle3lab.acceptance.logs import Observation, fast, parse_line, read_logs, 
 from eagle3lab.acceptance.report import Given, account
 from tests.acceptance.loglines import all_shapes, decode_line, newest, row_of
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SHAPES = list(all_shapes())
 LENGTHS = (1.0, 1.01, 2.17, 3.5, 4.0)
 
@@ -55,6 +57,7 @@ def test_the_common_line_takes_the_fast_way(tmp_path: Path, monkeypatch: pytest.
         return parse_line(text)
 
     monkeypatch.setattr(reader, "parse_line", counted)
+    monkeypatch.setattr(reader, "SMALL", 0)
     lines = [decode_line(row, 2.0, **shape) for _, row, shape in SHAPES for _ in range(5)]
     log = tmp_path / "server.log"
     log.write_text("\n".join(lines) + "\n")

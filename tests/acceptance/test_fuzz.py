@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable
@@ -96,6 +97,7 @@ def holds(seen: Observation, line: str) -> None:
         assert re.search(rf"ength:\s+0*{re.escape(f'{seen.accept_length}'.rstrip('0').rstrip('.'))}", clean)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("seed", range(12))
 def test_mutated_lines_say_what_is_read(seed: int, tmp_path: Path) -> None:
     """A few thousand mutations; read singly and in bulk, with one outcome."""
@@ -113,8 +115,9 @@ def test_mutated_lines_say_what_is_read(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_bulk_and_single_reading_agree(seed: int, tmp_path: Path) -> None:
+def test_bulk_and_single_reading_agree(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mutated decode line in a log of its own: accepted in bulk exactly as it is when read alone."""
+    monkeypatch.setattr(reader, "SMALL", 0)
     pick = random.Random(1000 + seed)
     decode = [line for line in LINES if "Decode batch" in line]
     log = tmp_path / "one.log"
@@ -152,6 +155,29 @@ def test_binary_junk(tmp_path: Path, junk: bytes) -> None:
     except InputError as error:  # it begins like zstd and there is no module to read that
         assert junk.startswith(b"\x28\xb5\x2f\xfd") and "zstd" in str(error)
         return
+    as_text(report)
+    as_json(report)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_figures_beyond_all_measure(seed: int, tmp_path: Path) -> None:
+    """What no server counts up to is no figure, and whatever is one can be computed with."""
+    pick = random.Random(seed)
+    names = (
+        "completion_tokens", "spec_verify_ct", "spec_num_correct_drafts", "spec_num_proposed_drafts",
+        "spec_accept_length",
+    )  # fmt: skip
+    figures = (0, 1, 3, 1e-300, 5e-324, 1e15, 1e300, 1e308, 2**63, 10**400)
+    requests = [
+        {
+            "meta_info": {"spec_accept_rate": 0.1} | {name: pick.choice(figures) for name in names},
+            "ended_s": end,
+        }
+        for end in pick.choices(figures, k=pick.randrange(1, 20))
+    ]
+    log = tmp_path / "requests.jsonl"
+    log.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    report = account(read_logs([log]), Given())
     as_text(report)
     as_json(report)
 

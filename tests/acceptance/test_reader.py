@@ -8,16 +8,20 @@ import importlib.util
 import io
 import random
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eagle3lab.acceptance import counts
+from eagle3lab.acceptance.counts import pooled
 from eagle3lab.acceptance.logs import LogReading, read_logs, reader, source
 from eagle3lab.acceptance.report import Given, account
 from eagle3lab.errors import InputError
 from tests.acceptance.loglines import decode_line, newest, row_of, sample_lines, samples
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 READY = "[2026-03-11 10:01:40] The server is fired up and ready to roll!"
 ARGS = "[2026-03-11 09:58:02] server_args=ServerArgs(model_path='./target', tp_size=8, speculative_algorithm='EAGLE', speculative_draft_model_path='./draf(t', speculative_num_steps=4, speculative_eagle_topk=1, speculative_num_draft_tokens=5)"  # noqa: E501
@@ -117,6 +121,61 @@ def test_any_chunk_size_reads_the_same(size: int, tmp_path: Path, monkeypatch: p
     assert whole.lines == len(lines)
 
 
+TRACEBACK = (
+    "[2026-03-11 09:58:03 TP1] Scheduler hit an exception: Traceback (most recent call last):",
+    '  File "x.py", line 1, in run',
+    'INFO:     127.0.0.1:1234 - "POST /generate HTTP/1.1" 200 OK',
+    "[2026-03-11 09:58:04] Prefill batch, #new-seq: 1, speculative: nothing",
+    decode(2.4, 5),
+    "RuntimeError: no room",
+)
+
+
+def test_a_small_log_reads_as_the_same_lines_in_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pick = random.Random(7)
+    # SGLang and its JAX sister in one log are told apart only line by line.
+    lines = [line for one in samples() for line in sample_lines(one) if "#cache_miss" not in line]
+    lines += [decode(1 + pick.random() * 3, i, ranks=f" DP{i % 2} TP0") for i in range(60)]
+    lines += [
+        "INFO:     the accept len: 2.00 of a user",
+        "(Engine pid=1) [INFO:     ]",
+        "Accept length: 2.03",
+    ]
+    lines += [
+        line.partition(", accept len")[0] + ", gen throughput (token/s): 5.00, " for line in lines[-9:-3]
+    ]
+    for seed in range(6):
+        random.Random(seed).shuffle(lines)
+        at = pick.randrange(len(lines))
+        log = write(tmp_path, *lines[:at], *TRACEBACK, *lines[at:], end="\n" if seed % 2 else "")
+        found = []
+        for small in (0, 1 << 30):
+            monkeypatch.setattr(reader, "SMALL", small)
+            reading = read_logs([log])
+            for server in reading.servers:
+                all_series = sorted(server.series.values(), key=attrgetter("label"))
+                found.append(repr(pooled(all_series)))
+                for one in all_series:
+                    found.append(
+                        repr(
+                            (
+                                one.label,
+                                one.lines,
+                                one.backwards,
+                                one.weightless,
+                                sorted(one.pairs.items()),
+                                one.weight,
+                            )
+                        )
+                    )
+                server.series = {}
+            found.append(repr(reading))
+        half = len(found) // 2
+        assert found[:half] == found[half:], seed
+
+
 def test_gzip(tmp_path: Path) -> None:
     log = tmp_path / "server.log.1"  # known by its content, not by its name
     log.write_bytes(gzip.compress((decode(2.0) + "\n").encode()))
@@ -211,7 +270,7 @@ def test_clock_backwards_is_noted(tmp_path: Path) -> None:
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """Rows beyond the capacity are merged; counts and means stay exact and the order is kept."""
-    n = 5 * counts.CAPACITY
+    n = 3 * counts.CAPACITY
     values = np.round(1 + 2 * np.arange(n) / n, 2)
     log = write(tmp_path, *(decode(v, i % 3600) for i, v in enumerate(values.tolist())))
     (series,) = read_logs([log]).servers[0].series.values()

@@ -12,6 +12,8 @@ from eagle3lab.acceptance.logs import Observation, parse_line, read_logs
 from eagle3lab.acceptance.report import AcceptanceReport, Given, ServerReport, account
 from tests.acceptance.loglines import sample_lines, samples
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 TOLERANCE = 0.01
 
 # What a bare excerpt cannot tell by itself: the release (from the sample's version_range).

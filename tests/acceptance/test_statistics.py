@@ -13,11 +13,10 @@ from eagle3lab.acceptance.statistics import (
     compare,
     dependence,
     estimate,
-    student_p,
-    student_quantile,
     trend,
     variance_inflation,
 )
+from eagle3lab.acceptance.student import student_p, student_quantile
 
 
 def test_student_against_tables() -> None:

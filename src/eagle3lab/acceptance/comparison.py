@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.acceptance.logs.observations import Observation
-from eagle3lab.acceptance.logs.summaries import request
+from eagle3lab.acceptance.metrics import observed
+from eagle3lab.acceptance.render import rounded
 from eagle3lab.acceptance.report import Given, ServerReport
 from eagle3lab.acceptance.sources import account_sources
 from eagle3lab.acceptance.statistics import Difference, compare, paired
@@ -193,7 +194,7 @@ class _Rows:
 
 def _observation(one: Request) -> Observation | None:
     """A request that verified something and says how much was accepted."""
-    seen = request({"completion_tokens": one.completion_tokens, **one.meta_info})
+    seen = observed(one)
     if not isinstance(seen, Observation) or seen.idle or not seen.verify_steps or seen.accepted is None:
         return None
     return seen
@@ -262,12 +263,12 @@ def as_json(found: Comparison) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": found.verdict,
-        "sure": _round(found.sure),
-        "change": _round(found.length.change),
+        "sure": rounded(found.sure),
+        "change": rounded(found.length.change),
         "change_ci": _interval(found.length),
         "p": found.length.p if math.isfinite(found.length.low) else None,
-        "could_have_shown": _round(found.resolution),
-        "accept_rate_change": _round(found.rate),
+        "could_have_shown": rounded(found.resolution),
+        "accept_rate_change": rounded(found.rate),
         "pairs": found.pairs,
         "same_answers": found.same_answers,
         "a": _side_json(found.a, found.length.before.mean, found.speed[0] if found.speed else None),
@@ -275,8 +276,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "per_position": [
             {
                 "position": one.position,
-                "a": _round(one.before),
-                "b": _round(one.after),
+                "a": rounded(one.before),
+                "b": rounded(one.after),
                 "change_ci": _interval(one.difference) if one.difference else None,
                 "p": one.difference.p if one.difference else None,
             }
@@ -290,20 +291,16 @@ def _side_json(report: ServerReport, length: float, speed: float | None) -> dict
     return {
         "path": report.path,
         "engine": str(report.engine) if report.engine else None,
-        "accept_length": _round(length),
-        "accept_rate": _round(report.accept_rate),
+        "accept_length": rounded(length),
+        "accept_rate": rounded(report.accept_rate),
         "draft_tokens": report.draft_tokens,
         "signature": report.signature.name,
         "rows": len(report.table["lines"]),
-        "tokens_per_second": _round(speed),
+        "tokens_per_second": rounded(speed),
     }
 
 
 def _interval(difference: Difference) -> list[float | None] | None:
     if not math.isfinite(difference.low):
         return None
-    return [_round(difference.low), _round(difference.high)]
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(value, 4)
+    return [rounded(difference.low), rounded(difference.high)]

@@ -11,12 +11,17 @@ A row is what one line (or one request) says about a stretch of verify steps:
 Every field of a row is a sum, so rows merge by addition. A series keeps at most `CAPACITY` rows: beyond that,
 neighbours are merged pairwise, which keeps the order in time and the mean exact and the memory bounded whatever the
 size of the log.
+
+Lines that are read one by one are kept as tuples until there are many of them, and columns that come by the million
+as arrays: a log of a few hundred lines is read and judged without numpy, whose import takes longer than that.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,10 +31,16 @@ if TYPE_CHECKING:
     Column = NDArray[np.float64]
 
 CAPACITY = 16_384
-"""Rows a series keeps before neighbours are merged: far more than a plot or a bootstrap needs."""
+"""Rows a series keeps before neighbours are merged: far more than a plot or an interval needs."""
 
 CLOSED = 2_048
 """Rows a series keeps once its server has ended; also what statistics work on."""
+
+FEW = 256
+"""Rows that a series may keep as tuples once its server has ended: arrays take a fifth of their memory."""
+
+LARGEST = 1e15
+"""Largest figure that is believed, and read: the powers of greater ones leave the range of floats."""
 
 MAX_POSITIONS = 64
 """Draft positions kept; longer per-position lists are not speculation of any known release."""
@@ -54,7 +65,7 @@ COLUMNS = (
     "running",
     "context",
 )
-"""Columns of a series, all float64, one row each:
+"""Columns of a series, one value a row each (float64 where they are arrays):
 
 time: seconds since the epoch of the row's first line (NaN when the line has no time).
 lines: lines merged into the row.
@@ -98,6 +109,7 @@ class Series:
     """The rows of one source (one rank of one server), in the order of the file.
 
     label: rank label such as "DP0 TP0", empty when the lines carry none.
+    chunks: rows as columns (see `COLUMNS`); waiting: rows after them that are no columns yet, fields in that order.
     """
 
     label: str = ""
@@ -111,10 +123,10 @@ class Series:
     proposed: float = 0.0
     _keys: list[Any] = field(default_factory=list)
     _pairs: dict[tuple[float, float], int] = field(default_factory=dict)
-    _waiting: list[tuple[float, float, float, float, float, float]] = field(default_factory=list)
-    _chunks: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[tuple[float, ...]] = field(default_factory=list)
+    chunks: list[dict[str, Any]] = field(default_factory=list)
     _rows: int = 0
-    _last_time: float = float("-inf")
+    _last_time: float = -math.inf
 
     def append(
         self,
@@ -127,45 +139,48 @@ class Series:
         context: float | None = None,
     ) -> None:
         """Add one line; `steps` exact when known, otherwise `running` stands in for it."""
-        nan = float("nan")
         self.exact_steps |= steps is not None
-        weight = steps if steps is not None else nan if running is None else max(running, 1.0)
-        row = (time, length, rate, weight, running, context)
-        self._waiting.append(tuple(nan if value is None else float(value) for value in row))  # type: ignore[arg-type]
-        if len(self._waiting) >= CAPACITY:
+        weight = steps if steps is not None else None if running is None else max(running, 1.0)
+        if weight is None or not math.isfinite(weight):
+            self.weightless += 1
+            weight = 1.0
+        if math.isfinite(time):
+            self.backwards += time < self._last_time
+            self._last_time = time
+        rated = (0.0, 0.0)
+        if rate is not None and math.isfinite(rate):
+            self._add_pair(round(length, 2), round(rate, 2), 1)
+            rated = (rate * weight, weight)
+        others = (math.nan if value is None else value for value in (running, context))
+        self.waiting.append(tuple(map(float, (time, 1, weight, length * weight, length, *rated, *others))))
+        if len(self.waiting) >= CAPACITY:
             self._flush()
 
     def _flush(self) -> None:
+        """Turn the lines that wait into columns."""
         import numpy as np
 
-        if self._waiting:
-            columns = np.array(self._waiting).T.copy()
-            self._waiting = []
-            self._extend(*columns)
+        if self.waiting:
+            columns = np.array(self.waiting).T.copy()
+            self.waiting = []
+            self._add_chunk(dict(zip(COLUMNS, columns, strict=True)))
 
     def extend(
         self, *, time: Column, length: Column, rate: Column, steps: Column, running: Column, context: Column
     ) -> None:
-        """Add lines as columns of equal length; NaN stands for "not printed"."""
-        self._flush()
-        if len(length):
-            self._extend(time, length, rate, steps, running, context)
-
-    def _extend(
-        self, time: Column, length: Column, rate: Column, steps: Column, running: Column, context: Column
-    ) -> None:
+        """Add lines as columns of equal length; `steps` is known, and NaN stands for "not printed" elsewhere."""
         import numpy as np
 
-        known = np.isfinite(steps)
-        self.weightless += int(len(steps) - known.sum())
-        steps = np.where(known, steps, 1.0)
+        self._flush()
+        if not len(length):
+            return
         printed = np.isfinite(rate)
         self._note_order(time)
         self._keys.append(
             np.rint(length[printed] * 100).astype(np.int64) * 101
             + np.rint(rate[printed] * 100).astype(np.int64)
         )
-        self._chunks.append(
+        self._add_chunk(
             {
                 "time": time,
                 "lines": np.ones(len(length)),
@@ -178,7 +193,10 @@ class Series:
                 "context": context,
             }
         )
-        self._rows += len(length)
+
+    def _add_chunk(self, chunk: dict[str, Column]) -> None:
+        self.chunks.append(chunk)
+        self._rows += len(chunk["lines"])
         if self._rows > 2 * CAPACITY:
             self._coarsen()
 
@@ -191,43 +209,55 @@ class Series:
             self._last_time = float(seen[-1])
 
     def _count_pairs(self) -> None:
-        """Count distinct printed pairs: what decides the formula when the release is unknown."""
-        import numpy as np
-
+        """Count the distinct pairs among the columns."""
         if not self._keys:
             return
+        import numpy as np
+
         values, counts = np.unique(np.concatenate(self._keys), return_counts=True)
         self._keys = []
         for key, count in zip(values.tolist(), counts.tolist(), strict=True):
-            pair = (key // 101 / 100, key % 101 / 100)
-            if pair in self._pairs or len(self._pairs) < CAPACITY:
-                self._pairs[pair] = self._pairs.get(pair, 0) + count
+            self._add_pair(key // 101 / 100, key % 101 / 100, count)
+
+    def _add_pair(self, length: float, rate: float, count: int) -> None:
+        """Count a printed pair: what decides the formula when the release is unknown."""
+        pair = (length, rate)
+        if pair in self._pairs or len(self._pairs) < CAPACITY:
+            self._pairs[pair] = self._pairs.get(pair, 0) + count
 
     def close(self) -> None:
         """Shrink for good: nothing more will be added, and the series is one of many."""
-        self._flush()
-        self._coarsen(CLOSED)
+        if self.chunks or len(self.waiting) > FEW:
+            self._flush()
+            self._coarsen(CLOSED)
 
     def _coarsen(self, capacity: int = CAPACITY) -> None:
         self._count_pairs()
         table = self.table()
         while len(table["lines"]) > capacity:
             table = merge_pairs(table)
-        self._chunks, self._rows = [table], len(table["lines"])
+        self.chunks, self._rows = [table], len(table["lines"])
 
     def table(self) -> dict[str, Column]:
         """The rows as columns (see `COLUMNS`); row i is earlier in the file than row i + 1."""
         import numpy as np
 
         self._flush()
-        if len(self._chunks) != 1:
+        if len(self.chunks) != 1:
             empty = np.zeros(0)
             merged = {
-                name: np.concatenate([chunk[name] for chunk in self._chunks]) if self._chunks else empty
+                name: np.concatenate([chunk[name] for chunk in self.chunks]) if self.chunks else empty
                 for name in COLUMNS
             }
-            self._chunks = [merged]
-        return self._chunks[0]
+            self.chunks = [merged]
+        return self.chunks[0]
+
+    def total(self, name: str) -> float:
+        """The sum of a column."""
+        column = COLUMNS.index(name)
+        return math.fsum(row[column] for row in self.waiting) + float(
+            sum(chunk[name].sum() for chunk in self.chunks)
+        )
 
     def add_positions(self, counts: list[float], steps: float) -> None:
         """Add accepted counts per position over `steps` verify steps."""
@@ -240,19 +270,18 @@ class Series:
     @property
     def lines(self) -> int:
         """Lines that carried a measurement."""
-        return len(self._waiting) + int(sum(chunk["lines"].sum() for chunk in self._chunks))
+        return len(self.waiting) + int(sum(chunk["lines"].sum() for chunk in self.chunks))
 
     @property
     def pairs(self) -> dict[tuple[float, float], int]:
         """Printed (accept length, accept rate) to the number of lines that print them, to two decimals."""
-        self._flush()
         self._count_pairs()
         return self._pairs
 
     @property
     def drafts_per_step(self) -> int | None:
         """Drafts proposed in every verify step, where the counts say so exactly."""
-        steps = float(self.table()["steps"].sum())
+        steps = self.total("steps")
         if not self.exact_steps or self.weightless or not steps or not self.proposed:
             return None
         drafts = self.proposed / steps
@@ -261,7 +290,6 @@ class Series:
     @property
     def weight(self) -> Weight:
         """What the rows' `steps` are."""
-        self._flush()
         if self.weightless:
             return Weight.LINES
         return Weight.STEPS if self.exact_steps else Weight.RUNNING
@@ -288,15 +316,28 @@ def merge_pairs(table: dict[str, Column]) -> dict[str, Column]:
     }
 
 
-def pooled(series: list[Series]) -> dict[str, Column]:
-    """The rows of several series in the order of time where all have one, else one series after the other."""
+def pooled(series: list[Series]) -> dict[str, list[float]]:
+    """At most `CLOSED` rows of several series: in the order of time where all have one, else series after series."""
+    series = [s for s in series if s.lines]
+    if any(s.chunks for s in series) or sum(s.lines for s in series) > CLOSED:
+        table = _joined([s.table() for s in series])
+        while len(table["lines"]) > CLOSED:
+            table = merge_pairs(table)
+        return {name: column.tolist() for name, column in table.items()}
+    rows = [row for s in series for row in s.waiting]
+    if len(series) > 1 and all(math.isfinite(row[0]) for row in rows):
+        rows.sort(key=itemgetter(0))
+    columns = map(list, zip(*rows, strict=True)) if rows else ([] for _ in COLUMNS)
+    return dict(zip(COLUMNS, columns, strict=True))
+
+
+def _joined(tables: list[dict[str, Column]]) -> dict[str, Column]:
     import numpy as np
 
-    tables = [s.table() for s in series if s.lines]
     if len(tables) == 1:
         return tables[0]
-    joined = {name: np.concatenate([t[name] for t in tables]) if tables else np.zeros(0) for name in COLUMNS}
-    if len(tables) > 1 and np.isfinite(joined["time"]).all():
+    joined = {name: np.concatenate([t[name] for t in tables]) for name in COLUMNS}
+    if np.isfinite(joined["time"]).all():
         order = np.argsort(joined["time"], kind="stable")
         return {name: column[order] for name, column in joined.items()}
     return joined

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from eagle3lab.acceptance.charts import Mark, bars, curve
-from eagle3lab.acceptance.points import Point, by_position, distribution, points_over_time
-from eagle3lab.acceptance.render import facts
+from eagle3lab.acceptance.points import by_position, distribution, points_over_time
+from eagle3lab.acceptance.render import AGREES, facts
 from eagle3lab.acceptance.report import AcceptanceReport, ServerReport
+from eagle3lab.page import page_around
 from eagle3lab.text import printable
 
 _STYLE = """
@@ -21,7 +22,6 @@ _STYLE = """
 vertical-align:top;overflow-wrap:anywhere}.e3a th{font-weight:600}.e3a .dim{opacity:.75;font-size:.9em}
 .e3a svg{max-width:40rem;display:block}
 """
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _GOOD, _BAD = {"healthy"}, {"dead", "near-dead", "random-head", "collapse", "switched-off", "not-speculating"}
 
 
@@ -29,13 +29,7 @@ def page(report: AcceptanceReport) -> str:
     """A complete HTML document; its policy forbids scripts and every outside request."""
     main = report.main
     title = main.signature.name if main else "no data"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>eagle3lab acceptance: {escape(title)}</title></head>"
-        f'<body style="margin:2rem auto;max-width:62rem;padding:0 1rem">{fragment(report)}</body></html>\n'
-    )
+    return page_around(fragment(report), f"eagle3lab acceptance: {title}")
 
 
 def fragment(report: AcceptanceReport) -> str:
@@ -79,10 +73,6 @@ def _server(server: ServerReport, several: bool) -> str:
     return f"<article>{''.join(parts)}</article>"
 
 
-def _when(point: Point) -> str:
-    return str(point.time)
-
-
 def _over_time(server: ServerReport) -> str:
     points = points_over_time(server)
     if not points:
@@ -97,11 +87,11 @@ def _over_time(server: ServerReport) -> str:
     drawn = curve(
         f"accept length over {rows} rows, mean {server.accept_length.mean if server.accept_length else 1:.2f}",
         [(p.low, p.accept_length, p.high) for p in points],
-        (_when(points[0]), _when(points[-1])),
+        (str(points[0].time), str(points[-1].time)),
         marks,
     )
     numbers = (
-        (_when(p), str(p.lines), f"{p.accept_length:.3f}", f"{p.low:.3f} to {p.high:.3f}") for p in points
+        (str(p.time), str(p.lines), f"{p.accept_length:.3f}", f"{p.low:.3f} to {p.high:.3f}") for p in points
     )
     return (
         "<h3>Accept length over time, tokens a verify step (1.00: nothing accepted)</h3>"
@@ -154,9 +144,6 @@ def _agreement(server: ServerReport) -> str:
     found = server.agreement
     if found is None:
         return ""
-    says = {True: "The sources agree", False: "The sources do not agree", None: "Nothing to compare"}[
-        found.agree
-    ]
     figures = (
         (
             one.source,
@@ -172,7 +159,7 @@ def _agreement(server: ServerReport) -> str:
         f"<li>{'yes' if check.agree else '<b>no</b>'}: {_text(check.says)}</li>" for check in found.checks
     )
     return (
-        f"<h3>{says}</h3>"
+        f"<h3>{AGREES[found.agree].capitalize()}</h3>"
         + _table(("Source", "Covers", "Verify steps", "Accept length", "Drafts accepted"), figures)
         + f'<ul class="dim">{checks}</ul>'
     )

@@ -14,14 +14,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from eagle3lab.acceptance.formulas import Release
 from eagle3lab.acceptance.logs import LogReading
 from eagle3lab.acceptance.logs.follow import LogFollower
-from eagle3lab.acceptance.logs.reader import Server
 from eagle3lab.acceptance.metrics.fetch import Address, is_url
-from eagle3lab.acceptance.metrics.totals import SOURCE, Totals, advance
+from eagle3lab.acceptance.metrics.totals import Totals, advance, begin
 from eagle3lab.acceptance.report import AcceptanceReport, Given, ServerReport, account
-from eagle3lab.acceptance.sources import account_totals
+from eagle3lab.acceptance.sources import account_totals, given_of_run
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
 
@@ -122,7 +120,7 @@ class FollowedAddress:
             self._info, self._informed = self._address.info(), time.monotonic()
         self._silent = 0
         if self._totals is None:
-            self._totals = Totals(Server(self._address.url, 1, source=SOURCE[page.engine]))
+            self._totals = begin(page.engine, self._address.url)
             advance(self._totals, page)
             return True
         return advance(self._totals, page)
@@ -152,9 +150,7 @@ def follower(source: str, given: Given | None = None) -> Follower:
         from eagle3lab.runs.folder import RunFolder
 
         run = RunFolder.open(source)
-        release = given.release or (Release("sglang", run.release) if run.release else None)
-        given = replace(given, release=release, draft_tokens=run.draft_tokens or given.draft_tokens)
-        return FollowedLog(str(run.log), given)
+        return FollowedLog(str(run.log), given_of_run(run, given))
     return FollowedLog(source, given)
 
 

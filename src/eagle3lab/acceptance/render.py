@@ -66,20 +66,20 @@ def _server_json(server: ServerReport) -> dict[str, Any]:
     return {
         "engine": str(server.engine) if server.engine else None,
         "algorithm": printable(server.algorithm) if server.algorithm else None,
-        "accept_length": _round(length.mean) if length else None,
-        "accept_length_ci": [_round(length.low), _round(length.high)] if length and length.known else None,
-        "accept_rate_reported": _round(server.accept_rate_reported),
+        "accept_length": rounded(length.mean) if length else None,
+        "accept_length_ci": [rounded(length.low), rounded(length.high)] if length and length.known else None,
+        "accept_rate_reported": rounded(server.accept_rate_reported),
         "formula": server.reading.formula,
         "formula_decided_by": {
             "basis": server.reading.basis,
             "confidence": server.reading.confidence,
             "note": server.reading.note,
         },
-        "accept_rate": _round(server.accept_rate),
+        "accept_rate": rounded(server.accept_rate),
         "draft_tokens": server.draft_tokens,
         "per_position": {
-            "unconditional": [_round(share) for share in positions.unconditional],
-            "conditional": [_round(share) for share in positions.conditional],
+            "unconditional": [rounded(share) for share in positions.unconditional],
+            "conditional": [rounded(share) for share in positions.conditional],
         }
         if positions
         else None,
@@ -89,23 +89,23 @@ def _server_json(server: ServerReport) -> dict[str, Any]:
             "reason": server.signature.reason,
         },
         "expected": {
-            "accept_length": _round(server.expected.accept_length),
-            "per_position": [_round(share) for share in server.expected.per_position],
+            "accept_length": rounded(server.expected.accept_length),
+            "per_position": [rounded(share) for share in server.expected.per_position],
             "assumptions": list(server.expected.assumptions),
             "impossible": server.impossible,
         }
         if server.expected
         else None,
         "ranks": {
-            printable(r.label) or "-": {"accept_length": _round(r.accept_length), "lines": r.lines}
+            printable(r.label) or "-": {"accept_length": rounded(r.accept_length), "lines": r.lines}
             for r in server.ranks
         },
         "changes": [
             {
                 "row": c.row,
                 "time": _time(c.time),
-                "before": _round(c.before),
-                "after": _round(c.after),
+                "before": rounded(c.before),
+                "after": rounded(c.after),
                 "p": c.p,
             }
             for c in server.changes
@@ -129,10 +129,10 @@ def _agreement_json(agreement: Agreement) -> dict[str, Any]:
             {
                 "source": one.source,
                 "covers": one.covers,
-                "verify_steps": _round(one.steps),
-                "accept_length": _round(one.accept_length),
-                "left_open": None if one.low == one.high else [_round(one.low), _round(one.high)],
-                "accept_rate": _round(one.accept_rate),
+                "verify_steps": rounded(one.steps),
+                "accept_length": rounded(one.accept_length),
+                "left_open": None if one.low == one.high else [rounded(one.low), rounded(one.high)],
+                "accept_rate": rounded(one.accept_rate),
             }
             for one in agreement.figures
         ],
@@ -148,10 +148,10 @@ def _dependence_json(found: Dependence | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "correlation": _round(found.correlation),
+        "correlation": rounded(found.correlation),
         "p": found.p,
-        "accept_length_low": _round(found.low),
-        "accept_length_high": _round(found.high),
+        "accept_length_low": rounded(found.low),
+        "accept_length_high": rounded(found.high),
     }
 
 
@@ -167,17 +167,18 @@ def _intervals(server: ServerReport) -> list[dict[str, Any]]:
             {
                 "time": _time(float(table["time"][i])),
                 "lines": int(lines),
-                "accept_length": _round(float(table["tokens"][i]) / float(table["steps"][i])),
-                "accept_rate_reported": _round(float(table["rate_tokens"][i]) / rate_steps)
+                "accept_length": rounded(float(table["tokens"][i]) / float(table["steps"][i])),
+                "accept_rate_reported": rounded(float(table["rate_tokens"][i]) / rate_steps)
                 if rate_steps
                 else None,
-                "running": _round(running) if math.isfinite(running) else None,
+                "running": rounded(running) if math.isfinite(running) else None,
             }
         )
     return rows
 
 
-def _round(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """A figure as JSON shows it, to four decimals; None where it is not known or not finite."""
     return None if value is None or not math.isfinite(value) else round(value, 4)
 
 
@@ -301,7 +302,8 @@ def _over_time(server: ServerReport) -> list[tuple[str, str]]:
     return out
 
 
-_VERDICT = {True: "the sources agree", False: "the sources do not agree", None: "nothing to compare"}
+AGREES = {True: "the sources agree", False: "the sources do not agree", None: "nothing to compare"}
+"""Whether the sources of a run agree, in words."""
 
 
 def _agreement_text(agreement: Agreement) -> list[str]:
@@ -310,6 +312,6 @@ def _agreement_text(agreement: Agreement) -> list[str]:
         steps = f" over {one.steps:.0f} verify steps" if one.steps is not None else ""
         rate = f", {one.accept_rate:.1%} of the drafts" if one.accept_rate is not None else ""
         out.append(f"  {one.source:<14} {one.accept_length:.3f}{steps}{rate}: {one.covers}")
-    out.append(f"  {'agreement':<14} {_VERDICT[agreement.agree]}")
+    out.append(f"  {'agreement':<14} {AGREES[agreement.agree]}")
     out += [f"  {'yes' if check.agree else 'NO':>14} {check.says}" for check in agreement.checks]
     return out + [f"  note           {printable(note)}" for note in agreement.notes]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import truediv
 from typing import TYPE_CHECKING
 
 from eagle3lab.acceptance import formulas
-from eagle3lab.acceptance.counts import CLOSED, PerPosition, Series, Weight, merge_pairs, pooled
-from eagle3lab.acceptance.expectation import Accuracies, Expectation, contradiction, expect
+from eagle3lab.acceptance.counts import PerPosition, Series, Weight, pooled
 from eagle3lab.acceptance.formulas import Reading, Release
 from eagle3lab.acceptance.logs.reader import LogReading, Server
 from eagle3lab.acceptance.signature import Evidence, Signature, limit, signature
@@ -28,6 +29,9 @@ from eagle3lab.acceptance.statistics import (
 if TYPE_CHECKING:
     from eagle3lab.acceptance.agreement import Agreement
     from eagle3lab.acceptance.counts import Column
+    from eagle3lab.acceptance.expectation import Accuracies, Expectation
+
+    Table = dict[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class ServerReport:
     accept_rate: accepted drafts over proposed drafts; None when the draft tokens are not known.
     draft_tokens, steps: D and draft steps; None when not known. algorithm: as in the server's arguments.
     per_position: shares by draft position, None where not printed.
-    table: rows over time (see `counts.COLUMNS`), at most `counts.CLOSED`; weight: what they are weighted by.
+    columns: rows over time (see `counts.COLUMNS`), at most `counts.CLOSED`; weight: what they are weighted by.
     changes: steps in the level over time; previous: comparison with the server before it in the same reading.
     on_load, on_context: how the accept length goes with the running requests and with the tokens in the cache per
     request; None where not printed or not varied.
@@ -73,7 +77,7 @@ class ServerReport:
     signature: Signature
     weight: Weight | None
     ranks: tuple[RankMean, ...]
-    table: dict[str, Column]
+    columns: dict[str, list[float]]
     changes: tuple[Change, ...]
     on_load: Dependence | None
     on_context: Dependence | None
@@ -87,9 +91,16 @@ class ServerReport:
     agreement: Agreement | None = None
     log: ServerReport | None = None
 
-    def rows(self) -> tuple[Column, Column]:
+    @property
+    def table(self) -> dict[str, Column]:
+        """The columns as arrays, float64, for those that plot them."""
+        import numpy as np
+
+        return {name: np.array(column) for name, column in self.columns.items()}
+
+    def rows(self) -> tuple[list[float], list[float]]:
         """Accept lengths and weights of the rows: by verify steps, or by lines where those are not known."""
-        return _rows(self.table, self.weight or Weight.LINES)
+        return _rows(self.columns, self.weight or Weight.LINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +114,7 @@ class AcceptanceReport:
     @property
     def main(self) -> ServerReport | None:
         """The last server that measured anything, else the last one."""
-        measured = [s for s in self.servers if s.accept_length is not None]
-        return measured[-1] if measured else self.servers[-1] if self.servers else None
+        return last_measured(self.servers) or (self.servers[-1] if self.servers else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +128,16 @@ class Given:
     coverage: float = 1.0
 
 
+def last_measured(reports: Sequence[ServerReport]) -> ServerReport | None:
+    """The last of some servers that measured anything; the next one is compared with it."""
+    return next((one for one in reversed(reports) if one.accept_length is not None), None)
+
+
 def account(reading: LogReading, given: Given) -> AcceptanceReport:
     """The account of a reading, server by server."""
     reports: list[ServerReport] = []
     for server in reading.servers:
-        before = next((r for r in reversed(reports) if r.accept_length is not None), None)
-        reports.append(account_server(server, given, before))
+        reports.append(account_server(server, given, last_measured(reports)))
     return AcceptanceReport(tuple(reports), reading, tuple(reading_notes(reading)))
 
 
@@ -171,8 +185,6 @@ def account_server(server: Server, given: Given, before: ServerReport | None = N
     if draft_tokens is None and per_position is not None and server.source not in _BY_RELEASE:
         draft_tokens = len(per_position.unconditional) + 1
     table = pooled(series)
-    while len(table["lines"]) > CLOSED:
-        table = merge_pairs(table)
     weight = _weight(series)
     length = _length(server, series, table, weight)
     accept_rate = _true_rate(server, series, length, reading, draft_tokens)
@@ -213,13 +225,13 @@ def account_server(server: Server, given: Given, before: ServerReport | None = N
         signature=found,
         weight=weight if series else None,
         ranks=tuple(_rank(s) for s in series),
-        table=table,
+        columns=table,
         changes=changes,
-        on_load=dependence(*_rows(table, weight), table["running"] / table["lines"]),
-        on_context=dependence(*_rows(table, weight), table["context"] / table["lines"]),
+        on_load=dependence(*_rows(table, weight), _quotients(table, "running", "lines")),
+        on_context=dependence(*_rows(table, weight), _quotients(table, "context", "lines")),
         previous=_previous(before, table, weight) if series else None,
         expected=expected,
-        impossible=contradiction(expected, length.mean) if expected and length else None,
+        impossible=_impossible(expected, length),
         lines=sum(s.lines for s in series) + server.plain_decode + server.summaries,
         idle=idle,
         notes=tuple(notes),
@@ -278,7 +290,7 @@ def _interpret(
     notes: list[str],
 ) -> Reading:
     if server.source not in _BY_RELEASE:
-        printed = any(s.table()["rate_steps"].sum() > 0 for s in series)
+        printed = any(s.total("rate_steps") > 0 for s in series)
         return Reading(
             formulas.ACCEPTED if printed else formulas.NONE, draft_tokens, "release", 0.99,
             "the rate is accepted over drafted" if printed else "no rate is printed",
@@ -316,16 +328,23 @@ def _weight(series: list[Series]) -> Weight:
     return weights.pop() if len(weights) == 1 else Weight.LINES
 
 
-def _rows(table: dict[str, Column], weight: Weight) -> tuple[Column, Column]:
+def _rows(table: Table, weight: Weight) -> tuple[list[float], list[float]]:
     """Values and weights of the rows, by verify steps or by lines."""
-    if weight is Weight.LINES:
-        return table["length_sum"] / table["lines"], table["lines"]
-    return table["tokens"] / table["steps"], table["steps"]
+    total, number = _weighting(weight)
+    return _quotients(table, total, number), table[number]
 
 
-def _length(
-    server: Server, series: list[Series], table: dict[str, Column], weight: Weight
-) -> Estimate | None:
+def _weighting(weight: Weight) -> tuple[str, str]:
+    """The columns whose quotient is the accept length; the second is what a mean is weighted by."""
+    return ("length_sum", "lines") if weight is Weight.LINES else ("tokens", "steps")
+
+
+def _quotients(table: Table, of: str, by: str) -> list[float]:
+    """One column over another."""
+    return list(map(truediv, table[of], table[by]))
+
+
+def _length(server: Server, series: list[Series], table: Table, weight: Weight) -> Estimate | None:
     if series:
         requests = server.source == "sglang-request"
         rounding = 0.0 if requests else formulas.HALF_CENT
@@ -355,18 +374,17 @@ def _true_rate(
     return None
 
 
-def _reported(table: dict[str, Column]) -> float | None:
-    steps = float(table["rate_steps"].sum())
-    return float(table["rate_tokens"].sum()) / steps if steps else None
+def _reported(table: Table) -> float | None:
+    steps = math.fsum(table["rate_steps"])
+    return math.fsum(table["rate_tokens"]) / steps if steps else None
 
 
 def _rank(series: Series) -> RankMean:
-    table = series.table()
-    values, weights = _rows(table, series.weight)
-    return RankMean(series.label, float((values * weights).sum() / weights.sum()), series.lines)
+    total, number = _weighting(series.weight)
+    return RankMean(series.label, series.total(total) / series.total(number), series.lines)
 
 
-def _changes(table: dict[str, Column], weight: Weight) -> tuple[tuple[Change, ...], Trend | None]:
+def _changes(table: Table, weight: Weight) -> tuple[tuple[Change, ...], Trend | None]:
     values, weights = _rows(table, weight)
     if not len(values):
         return (), None
@@ -374,21 +392,31 @@ def _changes(table: dict[str, Column], weight: Weight) -> tuple[tuple[Change, ..
     return found, trend(values, weights)
 
 
-def _previous(before: ServerReport | None, table: dict[str, Column], weight: Weight) -> Difference | None:
-    if before is None or before.weight is None or not len(before.table["lines"]):
+def _previous(before: ServerReport | None, table: Table, weight: Weight) -> Difference | None:
+    if before is None or before.weight is None or not before.columns["lines"]:
         return None
-    return compare(_rows(before.table, before.weight), _rows(table, weight))
+    return compare(_rows(before.columns, before.weight), _rows(table, weight))
 
 
 def _expected(given: Given, draft_tokens: int | None, notes: list[str]) -> Expectation | None:
     if given.accuracies is None:
         return None
+    from eagle3lab.acceptance.expectation import expect
+
     if draft_tokens is None or draft_tokens < 2:
         draft_tokens = len(given.accuracies.conditional) + 1
         notes.append(
             f"draft tokens unknown: the expectation is for {draft_tokens}, as many as training measured"
         )
     return expect(given.accuracies, draft_tokens, given.coverage)
+
+
+def _impossible(expected: Expectation | None, length: Estimate | None) -> str | None:
+    if expected is None or length is None:
+        return None
+    from eagle3lab.acceptance.expectation import contradiction
+
+    return contradiction(expected, length.mean)
 
 
 _SAYS = {

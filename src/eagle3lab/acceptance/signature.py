@@ -7,6 +7,7 @@ states or a wrong token map, and the log alone cannot tell which. Thresholds are
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,7 @@ from eagle3lab.acceptance.counts import PerPosition
 from eagle3lab.acceptance.statistics import Change, Estimate, Trend
 
 if TYPE_CHECKING:
-    from eagle3lab.acceptance.counts import Column
+    from collections.abc import Iterable, Mapping
 
 MEANINGS = {
     "no-data": "nothing was measured, which is no failure",
@@ -83,7 +84,7 @@ class Evidence:
     """
 
     length: Estimate | None
-    table: dict[str, Column] | None = None
+    table: Mapping[str, Iterable[float]] | None = None
     per_position: PerPosition | None = None
     draft_tokens: int | None = None
     expected: float | None = None
@@ -202,23 +203,25 @@ def _over_time(seen: Evidence, length: Estimate) -> Signature | None:
 
 
 def _switched_off(seen: Evidence) -> Signature | None:
-    import numpy as np
-
     assert seen.table is not None
-    running = seen.table["running"] / seen.table["lines"]
-    lengths = seen.table["tokens"] / seen.table["steps"]
-    known = np.isfinite(running)
-    dead = known & (lengths < limit("dead"))
-    alive = known & (lengths >= limit("near_dead"))
-    if dead.sum() < 2 or alive.sum() < 2 or (dead | alive).sum() < 0.9 * known.sum():
+    columns = (seen.table[name] for name in ("running", "lines", "tokens", "steps"))
+    known = [
+        (running / lines, tokens / steps)
+        for running, lines, tokens, steps in zip(*columns, strict=True)
+        if math.isfinite(running)
+    ]
+    dead = [running for running, length in known if length < limit("dead")]
+    alive = [(running, length) for running, length in known if length >= limit("near_dead")]
+    if len(dead) < 2 or len(alive) < 2 or len(dead) + len(alive) < 0.9 * len(known):
         return None
-    lowest, highest = float(running[dead].min()), float(running[alive].max())
+    lowest, highest = min(dead), max(running for running, _ in alive)
     if lowest < limit("off_running") * highest:
         return None
+    mean = math.fsum(length for _, length in alive) / len(alive)
     return Signature(
-        "switched-off", 0.9 if dead.sum() + alive.sum() >= 6 else 0.75,
-        f"1.00 in all {int(dead.sum())} intervals with {lowest:.0f} or more running requests, "
-        f"{lengths[alive].mean():.2f} in the {int(alive.sum())} with {highest:.0f} or fewer",
+        "switched-off", 0.9 if len(dead) + len(alive) >= 6 else 0.75,
+        f"1.00 in all {len(dead)} intervals with {lowest:.0f} or more running requests, "
+        f"{mean:.2f} in the {len(alive)} with {highest:.0f} or fewer",
     )  # fmt: skip
 
 
@@ -234,11 +237,9 @@ def _collapse(seen: Evidence) -> Signature | None:
 
 
 def _drift(seen: Evidence) -> Signature | None:
-    import numpy as np
-
     assert seen.table is not None
-    times = seen.table["time"][np.isfinite(seen.table["time"])]
-    if len(times) > 1 and np.ptp(times) < limit("drift_span"):
+    times = [time for time in seen.table["time"] if math.isfinite(time)]
+    if len(times) > 1 and max(times) - min(times) < limit("drift_span"):
         return None
     trend, changes = seen.trend, seen.changes
     size = limit("change_size")

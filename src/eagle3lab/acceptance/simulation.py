@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 FORWARDS = 40
 """Forwards behind a log line: SGLang's default `decode_log_interval`."""
 
+EASE = (6.0, 4.0)
+"""Parameters of the Beta distribution, mean 0.6, from which a request's chance per draft is drawn."""
+
 
 def simulate(
     random: np.random.Generator, *, intervals: int, slots: int = 8, mean_steps: float = 120.0, drafts: int = 3
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Printed accept lengths, running requests, and the true mean accept length.
 
-    Every slot decodes one request after another; a request has its own chance per draft (Beta distributed, mean
-    0.6), a geometric number of verify steps, and a slot is idle now and then, so that the batch varies. Successive
+    Every slot decodes one request after another; a request has its own chance per draft (`EASE`),
+    a geometric number of verify steps, and a slot is idle now and then, so that the batch varies. Successive
     intervals share requests, hence are correlated.
 
     Args:
@@ -36,13 +39,12 @@ def simulate(
     """
     import numpy as np
 
-    alpha, beta = 6.0, 4.0
-    chance = random.beta(alpha, beta, slots)
+    chance = random.beta(*EASE, slots)
     busy = random.random(slots) < 0.8
     lengths, running = [], []
     for _ in range(intervals):
         ends = random.random(slots) < 1 - (1 - 1 / mean_steps) ** FORWARDS
-        chance = np.where(ends, random.beta(alpha, beta, slots), chance)
+        chance = np.where(ends, random.beta(*EASE, slots), chance)
         busy = np.where(ends, random.random(slots) < 0.8, busy)
         if not busy.any():
             busy[0] = True
@@ -54,6 +56,7 @@ def simulate(
             accepted += alive.sum(axis=1)
         lengths.append(round(1 + accepted.sum() / (len(p) * FORWARDS), 2))
         running.append(float(len(p)))
+    alpha, beta = EASE
     moments = [1.0]
     for j in range(drafts):  # E[p^j] of the Beta distribution
         moments.append(moments[-1] * (alpha + j) / (alpha + beta + j))
@@ -77,12 +80,12 @@ def simulate_requests(
         tokens: Tokens of each answer, about.
         drafts: Drafts proposed in a verify step.
         gain: Added to every request's chance per draft: the drafter is better by that much.
-        ease: [requests] chance per draft of each prompt, between 0 and 1; drawn (Beta distributed, mean 0.6) if None.
+        ease: [requests] chance per draft of each prompt, between 0 and 1; drawn from `EASE` if None.
             Two runs with the same answered the same prompts.
     """
     from eagle3lab.runs.requests import Request
 
-    chances = random.beta(6.0, 4.0, requests) if ease is None else ease
+    chances = random.beta(*EASE, requests) if ease is None else ease
     made, clock = [], float(2**30)
     for index, chance in enumerate(chances.tolist()):
         p, histogram, length = min(max(chance + gain, 0.0), 1.0), [0] * (drafts + 1), 1
@@ -156,7 +159,7 @@ def change_coverage(
     truth = _truth(random, gain) - _truth(random, 0.0)
     held = 0
     for _ in range(trials):
-        ease = random.beta(6.0, 4.0, requests)
+        ease = random.beta(*EASE, requests)
         before, after = (
             rows_of(simulate_requests(random, requests=requests, ease=ease, gain=more))
             for more in (0.0, gain)

@@ -38,7 +38,14 @@ from eagle3lab.acceptance.metrics import (
 )
 from eagle3lab.acceptance.metrics.fetch import Address, is_url
 from eagle3lab.acceptance.metrics.pages import LONGEST_PAGE, looks_like_page
-from eagle3lab.acceptance.report import AcceptanceReport, Given, ServerReport, account_server, reading_notes
+from eagle3lab.acceptance.report import (
+    AcceptanceReport,
+    Given,
+    ServerReport,
+    account_server,
+    last_measured,
+    reading_notes,
+)
 from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ def account_sources(sources: Sequence[str | PathLike[str]], given: Given) -> Acc
     reading = LogReading()
     reports: list[ServerReport] = []
     for source in map(str, sources):
-        before = next((r for r in reversed(reports) if r.accept_length is not None), None)
+        before = last_measured(reports)
         if is_url(source):
             reports.append(account_address(Address(source), given, before))
         elif source != "-" and Path(source).is_dir():
@@ -72,8 +79,7 @@ def account_sources(sources: Sequence[str | PathLike[str]], given: Given) -> Acc
         else:
             read = read_logs([source], given.draft_tokens)
             for server in read.servers:
-                reports.append(account_server(server, given, before))
-                before = reports[-1] if reports[-1].accept_length is not None else before
+                reports.append(account_server(server, given, last_measured(reports)))
             _add(reading, read)
     notes = reading_notes(reading) if reading.lines or not reports else []
     return AcceptanceReport(tuple(reports), reading, tuple(notes))
@@ -161,15 +167,7 @@ def account_run(path: str | PathLike[str], given: Given, before: ServerReport | 
     from eagle3lab.runs.folder import RunFolder
 
     run = RunFolder.open(Path(path))
-    release = given.release or (Release("sglang", run.release) if run.release else None)
-    plan = run.plan()
-    steps = plan.get("steps")
-    given = replace(
-        given,
-        release=release,
-        draft_tokens=run.draft_tokens or given.draft_tokens,
-        steps=steps if isinstance(steps, int) else given.steps,
-    )
+    given = given_of_run(run, given)
     found = _Found(run, given)
     reports = {name: account_server(server, given, before) for name, server in found.servers().items()}
     measured = [name for name, report in reports.items() if report.accept_length is not None]
@@ -194,6 +192,17 @@ def account_run(path: str | PathLike[str], given: Given, before: ServerReport | 
         agreement=found.agreement(reports),
         log=log,
         notes=notes,
+    )
+
+
+def given_of_run(run: RunFolder, given: Given) -> Given:
+    """What is known of a run's server: its plan's draft tokens and steps; its release, unless another one is stated."""
+    steps = run.plan().get("steps")
+    return replace(
+        given,
+        release=given.release or (Release("sglang", run.release) if run.release else None),
+        draft_tokens=run.draft_tokens or given.draft_tokens,
+        steps=steps if isinstance(steps, int) else given.steps,
     )
 
 

@@ -8,23 +8,16 @@ with a single request.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate, compress
+from operator import mul
 
 from eagle3lab.acceptance.formulas import HALF_CENT
+from eagle3lab.acceptance.student import normal_quantile, student_p, student_quantile
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
-RESAMPLES = 2_000
-"""Bootstrap resamples: the ends of a 95 % interval then vary by about a fiftieth of its width."""
-
-SEED = 20260101
-"""The same log always gives the same interval."""
+Rows = tuple[Iterable[float], Iterable[float]]
+"""Values and weights of some rows, as lists or as arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +81,15 @@ class Trend:
 
 
 def estimate(
-    values: Floats,
-    weights: Floats,
+    values: Iterable[float],
+    weights: Iterable[float],
     *,
     level: float = 0.95,
     rounding: float = HALF_CENT,
     floor: float = -math.inf,
     independent: bool = False,
 ) -> Estimate:
-    """The weighted mean of `values` and its interval by a block bootstrap.
+    """The weighted mean of `values` and its interval, that of a block bootstrap.
 
     Blocks are as long as the correlation of neighbours asks for. With few blocks the bootstrap's spread is too
     small, so it is widened as Student's t widens a standard error. Where the rows hardly differ, the rounding of
@@ -110,44 +103,57 @@ def estimate(
         floor: smallest possible value (1 for an accept length).
         independent: rows are whole requests: each is a block of its own, whatever stands beside it.
     """
-    import numpy as np
-
+    values, weights = _listed(values), _listed(weights)
     n = len(values)
     if not n:
         raise ValueError("no rows to estimate from")
-    mean = float(np.average(values, weights=weights))
+    mean = _average(values, weights)
     if n == 1:
         return Estimate(mean, -math.inf, math.inf, level, 1, 1.0)
     # The error of a weighted mean is the mean of the weighted residuals: they are what is resampled.
     residuals = _residuals(values, weights, mean)
     inflation = 1.0 if independent else variance_inflation(residuals)
     effective = n / inflation
-    means = _block_means(residuals, block_length(n, inflation))
     tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    z = normal_quantile(1 - tail)
+    resampled, low, high = _resampled(residuals, block_length(n, inflation), z)
     t = student_quantile(1 - tail, _degrees(effective, inflation))
     # Resampled blocks lose the correlation across their ends, and residuals the spread of the mean itself.
-    theory = float(residuals.std()) * math.sqrt(inflation / n / (1 - min(inflation / n, 0.5)))
-    resampled = float(means.std())
-    widen = t / _normal_quantile(1 - tail) * (max(1.0, theory / resampled) if resampled > 0 else 1.0)
+    theory = math.sqrt(_square(residuals) / n * inflation / n / (1 - min(inflation / n, 0.5)))
+    widen = t / z * (max(1.0, theory / resampled) if resampled > 0 else 1.0)
     # Rounding: independent from row to row where they differ, and the same for all where they hardly do.
     noise = t * rounding / math.sqrt(3 * effective)
-    spread = float(np.sqrt(np.average((values - mean) ** 2, weights=weights)))
+    spread = math.sqrt(_average([(value - mean) ** 2 for value in values], weights))
     shared = max(0.0, rounding - spread)
     return Estimate(
         mean,
-        max(floor, mean - math.hypot(widen * float(low), noise) - shared),
-        max(floor, mean + math.hypot(widen * float(high), noise) + shared),
+        max(floor, mean - math.hypot(widen * low, noise) - shared),
+        max(floor, mean + math.hypot(widen * high, noise) + shared),
         level,
         n,
         effective,
     )
 
 
-def _residuals(values: Floats, weights: Floats, mean: float) -> Floats:
+def _listed(values: Iterable[float]) -> list[float]:
+    """As a list of Python's floats, from an array as well."""
+    return [float(value) for value in values]
+
+
+def _average(values: Sequence[float], weights: Sequence[float]) -> float:
+    return math.fsum(map(mul, values, weights)) / math.fsum(weights)
+
+
+def _square(values: Sequence[float]) -> float:
+    """The sum of the squares of the distances from the mean."""
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def _residuals(values: Sequence[float], weights: Sequence[float], mean: float) -> list[float]:
     """Each row's part in the error of the weighted mean: their mean is that error."""
-    parts: Floats = (values - mean) * weights / weights.mean()
-    return parts
+    usual = math.fsum(weights) / len(weights)
+    return [(value - mean) * weight / usual for value, weight in zip(values, weights, strict=True)]
 
 
 def _degrees(effective: float, inflation: float) -> float:
@@ -159,7 +165,7 @@ UNCORRELATED = 1.2
 """Variance inflation below which rows count as independent: chance alone gives as much."""
 
 
-def variance_inflation(residuals: Floats) -> float:
+def variance_inflation(residuals: Iterable[float]) -> float:
     """By how much correlated neighbours enlarge the variance of a mean: 1 for independent rows.
 
     1 + 2 x the sum of the autocorrelations. Two estimates of the sum are made and the larger is taken: the
@@ -167,27 +173,38 @@ def variance_inflation(residuals: Floats) -> float:
     the sum that the first one implies if they decay geometrically. Both are freed of the bias that taking out the
     mean of few rows gives (each correlation reads too low by about inflation / n).
     """
-    import numpy as np
-
+    residuals = _listed(residuals)
     n = len(residuals)
-    centred = residuals - residuals.mean()
-    variance = float(centred @ centred)
-    if n < 5 or variance <= 0:
+    if n < 5:
         return 1.0
-    lags = range(1, min(n // 2, 500) + 1)
-    correlations = [float(centred[:-lag] @ centred[lag:]) / variance for lag in lags]
+    mean = math.fsum(residuals) / n
+    centred = [value - mean for value in residuals]
+    variance = sum(map(mul, centred, centred))
+    if variance <= 0:
+        return 1.0
+    known: list[float] = []
+
+    def correlation(lag: int) -> float:
+        while len(known) < lag:  # most sums end after a few lags, and the others cost nothing
+            known.append(sum(map(mul, centred, centred[len(known) + 1 :])) / variance)
+        return known[lag - 1]
+
+    furthest = min(n // 2, 500)
     inflation = 1.0
     for _ in range(3):  # the bias depends on the inflation itself
-        inflation = float(np.clip(1 + 2 * _positive_sum(correlations, inflation / n), 1.0, n / 3))
-    first = min(max(correlations[0] + (1 + 4 * correlations[0]) / n, 0.0), 0.95)
+        total = _positive_sum(correlation, furthest, inflation / n)
+        inflation = min(max(1 + 2 * total, 1.0), n / 3)
+    first = min(max(correlation(1) + (1 + 4 * correlation(1)) / n, 0.0), 0.95)
     return max(inflation, min((1 + first) / (1 - first), n / 3))
 
 
-def _positive_sum(correlations: list[float], bias: float) -> float:
-    total = max(correlations[0] + bias, 0.0)
-    for one, two in zip(correlations[1::2], correlations[2::2], strict=False):
-        pair = one + two + 2 * bias
-        if total == 0 or pair <= 2 * bias:
+def _positive_sum(correlation: Callable[[int], float], furthest: int, bias: float) -> float:
+    total = max(correlation(1) + bias, 0.0)
+    for lag in range(2, furthest, 2):
+        if total == 0:
+            break
+        pair = correlation(lag) + correlation(lag + 1) + 2 * bias
+        if pair <= 2 * bias:
             break
         total += pair
     return total
@@ -200,41 +217,37 @@ def block_length(n: int, inflation: float) -> int:
     return int(min(max(round(inflation * n ** (1 / 3) / 1.5), 1), max(n // 6, 1)))
 
 
-def _block_means(residuals: Floats, block: int) -> Floats:
-    """Means of `RESAMPLES` circular-block resamples of the residuals."""
-    import numpy as np
+def _resampled(residuals: Sequence[float], block: int, z: float) -> tuple[float, float, float]:
+    """Spread and quantiles of the mean of a circular-block resample of the residuals.
 
-    n = len(residuals)
-    # Sums of every circular block, by differences of a running sum.
-    running = np.concatenate([[0.0], np.cumsum(np.concatenate([residuals, residuals[:block]]))])
-    sums = running[block : block + n] - running[:n]
-    count = max(round(n / block), 1)
-    means = np.empty(RESAMPLES)
-    step = max(1, 4_000_000 // count)
-    for start in range(0, RESAMPLES, step):
-        stop = min(start + step, RESAMPLES)
-        drawn = _drawn(start * count, stop * count, n).reshape(stop - start, count)
-        means[start:stop] = sums[drawn].sum(axis=1) / (count * block)
-    return means
+    A resample is a sum of blocks drawn independently, so its cumulants are known: nothing need be drawn. They give
+    the quantiles by Cornish and Fisher's expansion to the fourth. Neither skewness nor excess of such a mean exceeds
+    one by much, whatever the residuals, so the expansion stays in its range.
 
-
-def _drawn(start: int, stop: int, n: int) -> NDArray[np.int64]:
-    """Draws number `start` to `stop` of an endless row of whole numbers below `n`: SplitMix64 on their numbers.
-
-    numpy's own generators are as good and take as long to import as a whole small log takes to read.
+    Args:
+        residuals: [n] with mean zero.
+        block: Rows in a block.
+        z: The normal quantile of the upper end; the lower end lies at -z.
     """
-    import numpy as np
-
-    z = np.arange(start, stop, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(SEED)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    high = (z ^ (z >> np.uint64(31))) >> np.uint64(33)
-    return ((high * np.uint64(n)) >> np.uint64(31)).astype(np.int64)
+    n = len(residuals)
+    running = [0.0, *accumulate([*residuals, *residuals[:block]])]
+    sums = [end - start for start, end in zip(running[:n], running[block:], strict=False)]
+    count = max(round(n / block), 1)
+    squares = list(map(mul, sums, sums))
+    second = math.fsum(squares) / n
+    if second <= 0:
+        return 0.0, 0.0, 0.0
+    skewness = math.fsum(map(mul, squares, sums)) / n / second**1.5 / math.sqrt(count)
+    excess = (math.fsum(map(mul, squares, squares)) / n / second**2 - 3) / count
+    spread = math.sqrt(second / count) / block
+    even = (z * z - 1) * skewness / 6
+    odd = z + (z**3 - 3 * z) * excess / 24 - (2 * z**3 - 5 * z) * skewness**2 / 36
+    return spread, spread * (even - odd), spread * (even + odd)
 
 
 def compare(
-    before: tuple[Floats, Floats],
-    after: tuple[Floats, Floats],
+    before: Rows,
+    after: Rows,
     *,
     level: float = 0.95,
     exact: bool = False,
@@ -266,7 +279,7 @@ def compare(
     return Difference(a, b, change, change - reach, change + reach, student_p(change / error, degrees))
 
 
-def paired(before: tuple[Floats, Floats], after: tuple[Floats, Floats], *, level: float = 0.95) -> Difference:
+def paired(before: Rows, after: Rows, *, level: float = 0.95) -> Difference:
     """Is B different from A, where row i of both is the same prompt? What makes prompts differ drops out.
 
     The rows' parts in the two errors are subtracted prompt by prompt, and these differences are resampled.
@@ -276,14 +289,14 @@ def paired(before: tuple[Floats, Floats], after: tuple[Floats, Floats], *, level
         after: B's, as many.
         level: coverage aimed at.
     """
-    import numpy as np
-
-    a, b = (estimate(*rows, level=level, rounding=0.0, independent=True) for rows in (before, after))
+    one, other = ((_listed(values), _listed(weights)) for values, weights in (before, after))
+    a, b = (estimate(*rows, level=level, rounding=0.0, independent=True) for rows in (one, other))
     change = b.mean - a.mean
     if not (a.known and b.known):
         return Difference(a, b, change, -math.inf, math.inf, 1.0)
-    parts = _residuals(*after, b.mean) - _residuals(*before, a.mean)
-    found = estimate(change + parts, np.ones(len(parts)), level=level, rounding=0.0, independent=True)
+    parts = zip(_residuals(*other, b.mean), _residuals(*one, a.mean), strict=True)
+    changes = [change + (late - early) for late, early in parts]
+    found = estimate(changes, [1.0] * len(changes), level=level, rounding=0.0, independent=True)
     if found.high == found.low:
         return Difference(a, b, change, change, change, 0.0 if change else 1.0)
     degrees = _degrees(found.effective, found.rows / found.effective)
@@ -292,13 +305,20 @@ def paired(before: tuple[Floats, Floats], after: tuple[Floats, Floats], *, level
 
 
 def change_points(
-    values: Floats, weights: Floats, times: Floats, *, p: float, size: float, most: int = 8
+    values: Iterable[float],
+    weights: Iterable[float],
+    times: Iterable[float],
+    *,
+    p: float,
+    size: float,
+    most: int = 8,
 ) -> tuple[Change, ...]:
     """Places where the level of a series steps, by binary segmentation.
 
     At each place the two sides are compared on blocks; the best place of a segment counts if its p, multiplied by
     the number of independent places that were tried, is below `p` and the step is at least `size`.
     """
+    values, weights, times = _listed(values), _listed(weights), _listed(times)
     found: list[Change] = []
     segments = [(0, len(values))]
     while segments and len(found) < most:
@@ -316,50 +336,61 @@ FEWEST_SIDE = 2
 """Rows on each side of a step: a single row is an outlier, not a level."""
 
 
-def _best_split(values: Floats, weights: Floats, times: Floats) -> Change | None:
-    import numpy as np
-
+def _best_split(values: Sequence[float], weights: Sequence[float], times: Sequence[float]) -> Change | None:
     n = len(values)
     if n < 2 * FEWEST_SIDE:
         return None
-    cuts = np.arange(FEWEST_SIDE, n - FEWEST_SIDE + 1)
-    w, wx = np.cumsum(weights), np.cumsum(weights * values)
-    left = wx[cuts - 1] / w[cuts - 1]
-    right = (wx[-1] - wx[cuts - 1]) / (w[-1] - w[cuts - 1])
-    share = w[cuts - 1] / w[-1]
-    between = share * (1 - share) * (left - right) ** 2
-    best = int(between.argmax())
-    cut, before, after = int(cuts[best]), float(left[best]), float(right[best])
-    residuals = np.concatenate([values[:cut] - before, values[cut:] - after])
+    w = list(accumulate(weights))
+    wx = list(accumulate(map(mul, weights, values)))
+    cut, between, before, after = 0, -1.0, 0.0, 0.0
+    for place in range(FEWEST_SIDE, n - FEWEST_SIDE + 1):
+        weight, total = w[place - 1], wx[place - 1]
+        left, right = total / weight, (wx[-1] - total) / (w[-1] - weight)
+        share = weight / w[-1]
+        apart = share * (1 - share) * (left - right) ** 2
+        if apart > between:
+            cut, between, before, after = place, apart, left, right
+    residuals = [value - (before if row < cut else after) for row, value in enumerate(values)]
     inflation = max(variance_inflation(residuals[:cut]), variance_inflation(residuals[cut:]))
     effective = n / inflation
-    within = float(np.average(residuals**2, weights=weights)) + HALF_CENT**2 / 3
+    within = _average([residual**2 for residual in residuals], weights) + HALF_CENT**2 / 3
     degrees = effective - 2
     if degrees < 1:
         return None
-    f = float(between[best]) / within * degrees
-    tried = max(1.0, min(float(len(cuts)), effective))
-    return Change(cut, float(times[cut]), before, after, min(1.0, student_p(math.sqrt(f), degrees) * tried))
+    tried = max(1.0, min(float(n - 2 * FEWEST_SIDE + 1), effective))
+    p = student_p(math.sqrt(between / within * degrees), degrees)
+    return Change(cut, times[cut], before, after, min(1.0, p * tried))
 
 
-def trend(values: Floats, weights: Floats) -> Trend | None:
+def trend(values: Iterable[float], weights: Iterable[float]) -> Trend | None:
     """A steady drift over the rows: Spearman's correlation with their order, on blocks; None below five blocks."""
-    import numpy as np
-
+    values, weights = _listed(values), _listed(weights)
     n = len(values)
     if n < 5:
         return None
-    order = np.arange(n, dtype=float)
-    slope, level = np.polyfit(order, values, 1, w=np.sqrt(weights / weights.max()))
-    block = block_length(n, variance_inflation(values - (slope * order + level)))
-    edges = np.arange(0, n - block + 1, block)
-    means = np.add.reduceat(values * weights, edges) / np.add.reduceat(weights, edges)
+    start, slope = _line(values, weights)
+    block = block_length(
+        n, variance_inflation(value - start - slope * row for row, value in enumerate(values))
+    )
+    edges = [*range(0, n - block + 1, block)][1:]
+    means = [
+        _average(values[first:last], weights[first:last])
+        for first, last in zip([0, *edges], [*edges, n], strict=True)
+    ]
     if len(means) < 5:
         return None
-    correlation = _spearman(means)
-    return Trend(
-        correlation, _spearman_p(correlation, len(means)), float(level), float(level + slope * (n - 1))
+    correlation = _correlation(_ranks(means), range(len(means)))
+    return Trend(correlation, _spearman_p(correlation, len(means)), start, start + slope * (n - 1))
+
+
+def _line(values: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
+    """The straight line through the rows by least squares: its value at the first row, and its slope a row."""
+    middle, mean = _average(range(len(values)), weights), _average(values, weights)
+    across = [weight * (row - middle) for row, weight in enumerate(weights)]
+    slope = math.fsum(part * (value - mean) for part, value in zip(across, values, strict=True)) / math.fsum(
+        part * (row - middle) for row, part in enumerate(across)
     )
+    return mean - slope * middle, slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,46 +407,50 @@ class Dependence:
     high: float
 
 
-def dependence(values: Floats, weights: Floats, other: Floats) -> Dependence | None:
+def dependence(
+    values: Iterable[float], weights: Iterable[float], other: Iterable[float]
+) -> Dependence | None:
     """Whether the accept length goes with `other` (running requests, context length); None below eight rows.
 
     Rows whose `other` is NaN are left out, and so is the question when `other` does not vary.
     """
-    import numpy as np
-
-    known = np.isfinite(other)
-    values, weights, other = values[known], weights[known], other[known]
-    if len(values) < 8 or np.ptp(other) == 0 or np.ptp(values) == 0:
+    other = _listed(other)
+    known = [math.isfinite(value) for value in other]
+    values, weights, other = (_listed(compress(column, known)) for column in (values, weights, other))
+    if len(values) < 8 or min(other) == max(other) or min(values) == max(values):
         return None
-    correlation = float(np.corrcoef(_ranks(values), _ranks(other))[0, 1])
-    inflation = min(variance_inflation(values - values.mean()), variance_inflation(other - other.mean()))
-    ordered = np.sort(other)
-    middle = float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    upper = (
-        other > middle if (other > middle).any() else other >= middle
-    )  # neither half is empty: `other` varies
-    return Dependence(
-        correlation,
-        _spearman_p(correlation, max(int(len(values) / inflation), 4)),
-        float(np.average(values[~upper], weights=weights[~upper])),
-        float(np.average(values[upper], weights=weights[upper])),
+    correlation = _correlation(_ranks(values), _ranks(other))
+    inflation = min(variance_inflation(values), variance_inflation(other))
+    ordered = sorted(other)
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    upper = [value > middle for value in other]
+    if not any(upper):  # neither half is empty: `other` varies
+        upper = [value >= middle for value in other]
+    lower = [not above for above in upper]
+    low, high = (
+        _average(list(compress(values, half)), list(compress(weights, half))) for half in (lower, upper)
     )
+    p = _spearman_p(correlation, max(int(len(values) / inflation), 4))
+    return Dependence(correlation, p, low, high)
 
 
-def _ranks(values: Floats) -> Floats:
+def _ranks(values: Sequence[float]) -> list[float]:
     """Ranks from 1, ties sharing their mean."""
-    import numpy as np
+    ordered = sorted(values)
+    first: dict[float, int] = {}
+    last: dict[float, int] = {}
+    for rank, value in enumerate(ordered, 1):
+        first.setdefault(value, rank)
+        last[value] = rank
+    return [(first[value] + last[value]) / 2 for value in values]
 
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return ranks
 
-
-def _spearman(values: Floats) -> float:
-    import numpy as np
-
-    ranks = _ranks(values)
-    return 0.0 if ranks.std() == 0 else float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
+def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pearson's correlation; 0 where either does not vary."""
+    means = (math.fsum(one) / len(one), math.fsum(other) / len(other))
+    a, b = [value - means[0] for value in one], [value - means[1] for value in other]
+    scale = math.sqrt(math.fsum(map(mul, a, a)) * math.fsum(map(mul, b, b)))
+    return math.fsum(map(mul, a, b)) / scale if scale else 0.0
 
 
 def _spearman_p(correlation: float, n: int) -> float:
@@ -423,53 +458,3 @@ def _spearman_p(correlation: float, n: int) -> float:
     if abs(correlation) >= 1 - 1e-12:
         return 2 / math.factorial(n) if n < 20 else 0.0
     return student_p(correlation * math.sqrt((n - 2) / (1 - correlation**2)), n - 2)
-
-
-def student_p(t: float, degrees: float) -> float:
-    """Two-sided p of Student's t."""
-    if not math.isfinite(t):
-        return 0.0
-    return _incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
-
-
-def student_quantile(p: float, degrees: float) -> float:
-    """Quantile of Student's t for p > 1/2."""
-    target = 2 * (1 - p)
-    return _solve(lambda t: student_p(t, degrees) - target, 0.0, 1e3)
-
-
-def _normal_quantile(p: float) -> float:
-    """Quantile of the normal distribution for p > 1/2."""
-    return _solve(lambda z: math.erfc(z / math.sqrt(2)) / 2 - (1 - p), 0.0, 40.0)
-
-
-def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
-    return (low + high) / 2
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by Lentz's continued fraction."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
-    tiny = 1e-300
-    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
-    fraction = d
-    for m in range(1, 300):
-        for step in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + step * d if abs(1 + step * d) > tiny else tiny)
-            c = 1 + step / c if abs(1 + step / c) > tiny else tiny
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-12:
-            break
-    return front * fraction / a

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 
-import numpy as np
 import plotly.graph_objects as go
 
-from eagle3lab.acceptance.points import Point, points_over_time
+from eagle3lab.acceptance.points import Point, has_times, points_over_time
 from eagle3lab.acceptance.report import AcceptanceReport, ServerReport
 from eagle3lab.figures.theme import BAD, GOOD, GRID, NEUTRAL, PALETTE, figure
 
-_NOTHING = "nothing accepted"
+NOTHING = "nothing accepted"
+"""What stands at an accept length of 1."""
 
 
 def over_time_figure(report: AcceptanceReport, title: str = "Accept length over time") -> go.Figure:
@@ -24,7 +24,7 @@ def over_time_figure(report: AcceptanceReport, title: str = "Accept length over 
         title: The figure's title.
     """
     measured = [server for server in report.servers if len(server.table["lines"])]
-    timed = all(np.isfinite(server.table["time"]).all() for server in measured)
+    timed = all(map(has_times, measured))
     made = figure(title, x="time" if timed else "interval", y="tokens per verify step")
     colours = list(PALETTE.values())
     offset = 0
@@ -48,7 +48,7 @@ def over_time_figure(report: AcceptanceReport, title: str = "Accept length over 
             made.add_vline(x=xs[0], line={"color": NEUTRAL, "dash": "dash", "width": 1})
             made.add_annotation(x=xs[0], yref="paper", y=1, text="restart", showarrow=False, xanchor="left")
         offset += len(server.table["lines"])
-    made.add_hline(y=1, line={"color": BAD, "dash": "dot", "width": 1}, annotation_text=_NOTHING)
+    made.add_hline(y=1, line={"color": BAD, "dash": "dot", "width": 1}, annotation_text=NOTHING)
     expected = next((server.expected for server in measured if server.expected), None)
     if expected is not None:
         text = f"training promises {expected.accept_length:.2f}"
@@ -92,7 +92,7 @@ def per_position_figure(server: ServerReport, title: str = "Acceptance by draft 
     promised = server.expected.per_position if server.expected else ()
     if not measured and not promised:
         raise ValueError("neither measured nor expected acceptance by position is known")
-    made = figure(title, x="draft position", y="share of verify steps", barmode="group")
+    made = by_position_figure(title)
     if promised:
         made.add_bar(
             x=_positions(promised), y=promised, name="training promises",
@@ -109,9 +109,14 @@ def per_position_figure(server: ServerReport, title: str = "Acceptance by draft 
             marker={"color": PALETTE["vermilion"], "symbol": "diamond", "size": 9},
             hovertemplate="position %{x}: %{y:.1%} of the steps that accepted the ones before<extra></extra>",
         )  # fmt: skip
+    return made
+
+
+def by_position_figure(title: str) -> go.Figure:
+    """An empty figure for groups of bars by draft position: shares of the verify steps, from none to all of them."""
+    made = figure(title, x="draft position", y="share of verify steps", barmode="group", showlegend=True)
     made.update_xaxes(dtick=1)
     made.update_yaxes(range=[0, 1.05], tickformat=".0%")
-    made.update_layout(showlegend=True)
     return made
 
 
@@ -145,7 +150,7 @@ def comparison_figure(
             text=[_difference(server) if index else f"{length.mean:.2f}"], textposition="top center",
             hovertemplate=f"%{{y}}: %{{x:.2f}}{'' if known else ' (no interval)'}<extra></extra>",
         )  # fmt: skip
-    made.add_vline(x=1, line={"color": BAD, "dash": "dot", "width": 1}, annotation_text=_NOTHING)
+    made.add_vline(x=1, line={"color": BAD, "dash": "dot", "width": 1}, annotation_text=NOTHING)
     made.update_yaxes(autorange="reversed", type="category")
     made.update_xaxes(rangemode="tozero")
     return made

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from eagle3lab.acceptance.comparison import Comparison
 from eagle3lab.acceptance.points import by_position, distribution, points_over_time
 from eagle3lab.acceptance.report import ServerReport
+from eagle3lab.figures.acceptance import NOTHING, by_position_figure
 from eagle3lab.figures.theme import BAD, PALETTE, figure
 
 Rows = tuple[list[str], list[list[str]]]
@@ -39,7 +40,7 @@ def distribution_figure(server: ServerReport, title: str = "Requests by accept l
         marker={"color": PALETTE["blue"]},
         hovertemplate=f"%{{customdata[0]:.1f}} to %{{customdata[1]:.1f}}: %{{customdata[2]}} {what}<extra></extra>",
     )
-    made.add_vline(x=1, line={"color": BAD, "dash": "dot", "width": 1}, annotation_text="nothing accepted")
+    made.add_vline(x=1, line={"color": BAD, "dash": "dot", "width": 1}, annotation_text=NOTHING)
     mean = server.accept_length.mean
     made.add_vline(
         x=mean,
@@ -64,7 +65,7 @@ def change_figure(found: Comparison, title: str = "Before and after, by draft po
     """
     if not found.per_position:
         raise ValueError("the runs do not both report acceptance by position")
-    made = figure(title, x="draft position", y="share of verify steps", barmode="group")
+    made = by_position_figure(title)
     positions = [one.position for one in found.per_position]
     shown = (
         ("before", found.length.before.mean, [one.before for one in found.per_position], PALETTE["sky"]),
@@ -82,9 +83,6 @@ def change_figure(found: Comparison, title: str = "Before and after, by draft po
             error_y={"type": "data", "array": reach, "thickness": 1.5} if name == "after" and any(reach) else None,
             hovertemplate="position %{x}: %{y:.1%} of the steps",
         )  # fmt: skip
-    made.update_xaxes(dtick=1)
-    made.update_yaxes(range=[0, 1.05], tickformat=".0%")
-    made.update_layout(showlegend=True)
     return made
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from eagle3lab.acceptance.logs.source import PAD, Chunk
+from eagle3lab.acceptance.logs.source import LONGEST_PLAIN_LINE, PAD, Chunk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 MOST_LABELS = 64
 """Rank labels told apart in one chunk; lines with further ones go to the careful reader."""
-
-LONGEST_PLAIN_LINE = 300
-"""A prefill or access line longer than this may be two lines run together and is looked at closely."""
 
 _AFTER_LENGTH = [b", cuda", b", cpu ", b", npu ", b", gen ", b", pre-"]
 """How the field after an accept length begins in releases that print no rate."""

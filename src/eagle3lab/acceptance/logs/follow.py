@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from eagle3lab.acceptance.logs.reader import MOST_SERVERS, LogReading, Reader
-from eagle3lab.acceptance.logs.source import CHUNK, COMPRESSED, LONGEST_LINE, PAD, chunk_of
+from eagle3lab.acceptance.logs.source import CHUNK, COMPRESSED, LONGEST_LINE, PAD, Chunk
 from eagle3lab.errors import InputError
 
 
@@ -38,8 +38,7 @@ class LogFollower:
     @property
     def reading(self) -> LogReading:
         """Everything read so far."""
-        servers = self._reading.servers
-        return replace(self._reading, servers=[s for s in servers if not s.empty or s.events or s.arguments])
+        return replace(self._reading, servers=[server for server in self._reading.servers if server.seen])
 
     def poll(self) -> bool:
         """Read what was added; whether there was anything.
@@ -136,4 +135,4 @@ class LogFollower:
 
     def _take(self, data: bytes, *, complete: bool) -> None:
         if data.strip(b"\n") or complete:
-            self._reader.take(chunk_of(bytearray(data + bytes(PAD)), len(data), complete=complete))
+            self._reader.take(Chunk(bytearray(data + bytes(PAD)), len(data), complete=complete))

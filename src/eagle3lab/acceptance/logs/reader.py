@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from eagle3lab.acceptance.counts import MAX_POSITIONS, Series
-from eagle3lab.acceptance.logs import fast
 from eagle3lab.acceptance.logs.events import error_of_traceback, event_line
 from eagle3lab.acceptance.logs.observations import Event, Observation, Unparsed
 from eagle3lab.acceptance.logs.prefix import strip_colours
 from eagle3lab.acceptance.logs.sglang import decode_line
-from eagle3lab.acceptance.logs.source import Chunk, Damage, chunks, open_log
+from eagle3lab.acceptance.logs.source import LONGEST_PLAIN_LINE, Chunk, Damage, chunks, open_log
 from eagle3lab.acceptance.logs.summaries import json_line, llama_line, position_line, summary_line
 from eagle3lab.acceptance.logs.vllm import metrics_line
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from eagle3lab.acceptance.logs.fast import FastRows
+
+SMALL = 1 << 16
+"""Bytes of a chunk that is read line by line: that takes less time than numpy, which reads more at once, to import."""
 
 EXAMPLES = 5
 """Unparsed lines kept to be shown."""
@@ -47,7 +52,10 @@ _MARKS = (
     b"fired up and ready",
     b"Traceback (most recent",
 )
-
+# Prefill and access lines, which cannot carry acceptance; what they quote is the user's.
+_PLAIN = re.compile(
+    rb"(?:(?:\([^\[]{0,77}\) )?\[.{19}[^\]]{0,39}\] (?:Prefill batch|INFO:     )|INFO:     )", re.DOTALL
+)
 
 _DECODING = ("sglang", "sglang-jax")
 """Sources that print SGLang's decode line."""
@@ -97,6 +105,11 @@ class Server:
         """Whether it has said nothing about decoding yet."""
         return not (self.series or self.plain_decode or self.summaries or self.shares)
 
+    @property
+    def seen(self) -> bool:
+        """Whether it has left any sign of itself; a traceback is an event too."""
+        return not self.empty or bool(self.events or self.arguments)
+
     def series_of(self, label: str) -> Series:
         """The series of a rank label, made on first use."""
         if label not in self.series and len(self.series) >= MOST_SERIES:
@@ -140,7 +153,7 @@ def read_logs(paths: Sequence[str | PathLike[str]], draft_tokens: int | None = N
     reading = LogReading()
     for path in paths:
         Reader(reading, str(path), draft_tokens).read()
-    reading.servers = [s for s in reading.servers if not s.empty or s.events or s.tracebacks or s.arguments]
+    reading.servers = [server for server in reading.servers if server.seen]
     return reading
 
 
@@ -154,6 +167,10 @@ def parse_line(text: str) -> Observation | Event | Unparsed | None:
         found_all = json_line(text)
         return found_all[0] if found_all else None
     return None
+
+
+def _plain(line: bytes) -> bool:
+    return len(line) <= LONGEST_PLAIN_LINE and _PLAIN.match(line) is not None
 
 
 class Reader:
@@ -188,6 +205,26 @@ class Reader:
 
     def take(self, chunk: Chunk) -> None:
         """Read the lines of the next chunk."""
+        if chunk.size <= SMALL:
+            self._take_singly(chunk)
+        else:
+            self._take_at_once(chunk)
+
+    def _take_singly(self, chunk: Chunk) -> None:
+        """Every line by the careful reader."""
+        base = self.reading.lines
+        lines = chunk.lines()
+        for number, line in enumerate(lines, 1):
+            cut_off = not chunk.complete and number == len(lines)
+            if (self.tracing or any(mark in line for mark in _MARKS)) and (cut_off or not _plain(line)):
+                self._line(line, base + number, cut_off=cut_off)
+        self.reading.lines += len(lines)
+        self.reading.bytes += chunk.size
+
+    def _take_at_once(self, chunk: Chunk) -> None:
+        """The common lines as columns, and what they leave by the careful reader."""
+        from eagle3lab.acceptance.logs import fast
+
         base = self.reading.lines
         rows, left = fast.scan(chunk)
         taken = silent = 0
@@ -240,7 +277,7 @@ class Reader:
                 at = text.find(mark, int(offsets[row]))
         return sorted(found)
 
-    def _add_rows(self, chunk: Chunk, rows: fast.FastRows, start: int, stop: int) -> None:
+    def _add_rows(self, chunk: Chunk, rows: FastRows, start: int, stop: int) -> None:
         if start == stop:
             return
         if self.server.source not in _DECODING:  # the columns do not tell the two apart; a line does
@@ -266,6 +303,7 @@ class Reader:
         if stop > start:
             if self.server.source not in _DECODING:
                 self._source("sglang")
+            self.server.went_on |= bool(self.server.tracebacks)
             self.server.plain_decode += stop - start
         return stop
 
@@ -344,7 +382,7 @@ class Reader:
     def _source(self, source: str) -> None:
         """Turn to the server whose lines these are: two engines, or an engine and its clients, may share a log."""
         server = self.server
-        if server.source in ("", source):
+        if server.source in ("", "summary", source):  # a summary is about whatever engine ran
             server.source = source
             self.siblings[source] = server
         elif source in self.siblings:
@@ -359,8 +397,6 @@ class Reader:
             self.server.summary = seen.accept_length
             self.server.summaries += 1
             return
-        if self.server.source == "summary":
-            self.server.source = ""
         self._source(seen.source)
         self.server.went_on |= bool(self.server.tracebacks)
         add_observation(self.server, seen, self.draft_tokens)

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -25,6 +26,9 @@ CHUNK = 1 << 20
 LONGEST_LINE = 16 << 20
 """Longest line that is read as a line; a longer one is counted and skipped."""
 
+LONGEST_PLAIN_LINE = 300
+"""A prefill or access line longer than this may be two lines run together and is looked at closely."""
+
 PAD = 1024
 """Bytes behind the data that may be looked at: reads past a line near the end of a chunk stay inside the buffer."""
 
@@ -34,20 +38,40 @@ COMPRESSED = (_GZIP, _ZSTD)
 """How compressed files begin."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunk:
     """Whole lines in a buffer that is used again for the next chunk.
 
     buffer: the bytes, `PAD` longer than `size`.
-    starts, ends: offsets of each line, its newline excluded.
     complete: False when the last line has no newline (the file ends inside it).
     """
 
     buffer: bytearray
     size: int
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
     complete: bool
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """Offset of the end of each line, its newline excluded."""
+        import numpy as np
+
+        newlines = np.flatnonzero(np.frombuffer(self.buffer, np.uint8, self.size) == 10)
+        return newlines if self.complete else np.append(newlines, self.size)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Offset of the start of each line."""
+        import numpy as np
+
+        starts = np.empty_like(self.ends)
+        starts[:1] = 0
+        starts[1:] = self.ends[:-1] + 1
+        return starts
+
+    def lines(self) -> list[bytes]:
+        """Every line without its newline."""
+        lines = bytes(self.buffer[: self.size]).split(b"\n")
+        return [line.rstrip(b"\r") for line in (lines[:-1] if self.complete else lines)]
 
     def line(self, index: int) -> bytes:
         """Line `index` without its newline."""
@@ -133,7 +157,7 @@ def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[Chunk
             read = 0
         if not read:
             if have and not skipping:
-                yield chunk_of(buffer, have, complete=False)
+                yield Chunk(buffer, have, complete=False)
             return
         end = have + read
         if skipping:
@@ -153,18 +177,6 @@ def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[Chunk
                 grown[:have] = buffer[:have]
                 buffer = grown
             continue
-        yield chunk_of(buffer, cut, complete=True)
+        yield Chunk(buffer, cut, complete=True)
         have = end - cut
         buffer[:have] = buffer[cut:end]
-
-
-def chunk_of(buffer: bytearray, size: int, *, complete: bool) -> Chunk:
-    """The first `size` bytes of a buffer as lines; the buffer is `PAD` longer."""
-    import numpy as np
-
-    newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8, size) == 10)
-    ends = newlines if complete else np.append(newlines, size)
-    starts = np.empty_like(ends)
-    starts[:1] = 0
-    starts[1:] = ends[:-1] + 1
-    return Chunk(buffer, size, starts, ends, complete)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 
-from eagle3lab.acceptance.counts import MAX_POSITIONS
+from eagle3lab.acceptance.counts import LARGEST, MAX_POSITIONS
 from eagle3lab.acceptance.logs.observations import Observation, Unparsed
 
 NAN = float("nan")
@@ -77,9 +76,12 @@ def llama_line(text: str) -> Observation | Unparsed | None:
     )
 
 
+_YEAR_10000 = 253_402_300_800
+
 _CORRECT = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
 _PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
-_HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+"""Verify steps by the number of drafts accepted in them, as 0.5.23 and 0.5.9 name it; equal where both are given."""
 
 
 def json_line(text: str) -> list[Observation | Unparsed]:
@@ -103,7 +105,8 @@ def json_line(text: str) -> list[Observation | Unparsed]:
             continue
         if isinstance(meta, dict) and "spec_verify_ct" in meta:
             ended = _number(item.get("ended_s"))
-            found.append(request(meta, time=ended if ended is not None and ended > 0 else NAN))
+            time = NAN if ended is None or not 0 < ended < _YEAR_10000 else ended
+            found.append(request(meta, time=time))
         elif "accept_length" in item and item["accept_length"] is not None:
             length = _number(item["accept_length"])
             bad = length is None or length < 1
@@ -122,7 +125,7 @@ def request(meta: dict[str, object], *, time: float = NAN) -> Observation | Unpa
     accepted drafts are given the length is 1 + accepted / verify steps, which is exactly 1 for none accepted.
     """
     steps = _number(meta.get("spec_verify_ct"))
-    if steps is None or steps < 0:
+    if steps is None or steps < 0 or 0 < steps < 1:
         return Unparsed("spec_verify_ct is not a count")
     if steps == 0:
         return Observation("sglang-request", time, "", idle=True)
@@ -159,7 +162,7 @@ def request(meta: dict[str, object], *, time: float = NAN) -> Observation | Unpa
 
 def _shares(meta: dict[str, object], steps: float, drafts: int) -> Iterator[float]:
     """By position, from the histogram, which goes as far as something was accepted and may stop before `drafts`."""
-    histogram = next((meta[name] for name in _HISTOGRAM if name in meta), None)
+    histogram = next((meta[name] for name in HISTOGRAMS if name in meta), None)
     if not isinstance(histogram, list) or not 1 <= len(histogram) <= MAX_POSITIONS + 1:
         return
     counts = [_number(count) for count in histogram]
@@ -179,4 +182,4 @@ def _number(value: object) -> float | None:
         number = float(value)
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST else None

@@ -6,7 +6,7 @@ Each reader gives a `logs.reader.Server` whose `counts.Series` hold the same row
 
 from eagle3lab.acceptance.metrics.pages import Snapshot, read_page
 from eagle3lab.acceptance.metrics.probe import server_of_events
-from eagle3lab.acceptance.metrics.requests import server_of_requests
+from eagle3lab.acceptance.metrics.requests import observed, server_of_requests
 from eagle3lab.acceptance.metrics.server_info import ServerInfo, read_server_info
 from eagle3lab.acceptance.metrics.totals import Totals, advance, server_of_pages
 
@@ -15,6 +15,7 @@ __all__ = [
     "Snapshot",
     "Totals",
     "advance",
+    "observed",
     "read_page",
     "read_server_info",
     "server_of_events",

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from eagle3lab.acceptance.metrics.pages import LONGEST_PAGE, Snapshot, read_page
 from eagle3lab.acceptance.metrics.server_info import ServerInfo, read_server_info
 from eagle3lab.errors import InputError
+from eagle3lab.proxies import opener_for
 from eagle3lab.text import printable
 
 API_KEY = "EAGLE3LAB_API_KEY"
 """The environment variable with the server's key, if it asks for one; keys are no command line arguments."""
 
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _TIMEOUT_S = 10.0
 
 
@@ -45,9 +45,7 @@ class Address:
                 f"'{printable(self.url)}' is no server's address", advice="Write http://127.0.0.1:30000"
             )
         self.url = self.url.rstrip("/").removesuffix("/metrics")
-        # A proxy for the outside world must not get in the way of this machine's own addresses.
-        direct = [urllib.request.ProxyHandler({})] if parts.hostname in _LOOPBACK else []
-        self._opener = urllib.request.build_opener(*direct)
+        self._opener = opener_for(parts.hostname)
 
     def page(self) -> Snapshot:
         """What `/metrics` says now.

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from eagle3lab.acceptance.counts import MAX_POSITIONS
+from eagle3lab.acceptance.counts import LARGEST, MAX_POSITIONS
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
 
@@ -132,7 +132,7 @@ def looks_like_page(head: str) -> bool:
 
 
 def _samples(text: str, source: str) -> _Samples:
-    """Samples by name, NaN and `_created` left out."""
+    """Samples by name; NaN, `_created` and what nothing counts up to are left out."""
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
     from prometheus_client.parser import text_string_to_metric_families as read_plain
 
@@ -141,7 +141,7 @@ def _samples(text: str, source: str) -> _Samples:
     try:
         for family in read(text):
             for sample in family.samples:
-                if not sample.name.endswith("_created") and math.isfinite(sample.value):
+                if not sample.name.endswith("_created") and abs(sample.value) <= LARGEST:
                     found.setdefault(sample.name, []).append((sample.labels, float(sample.value)))
     except (
         Exception

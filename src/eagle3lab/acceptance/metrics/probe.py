@@ -14,27 +14,17 @@ if TYPE_CHECKING:
 
 
 def server_of_events(ranks: Sequence[RankEvents], path: str) -> Server:
-    """The server that was probed, a series a replica.
-
-    Tensor-parallel ranks verify the same batch, so one of them speaks for all: the one with the most steps, since
-    a rank that was killed early has written less. Rows are what was counted between two reports of the counters.
+    """The server that was probed, a series a replica; rows are what was counted between two reports of the counters.
 
     Args:
         ranks: Every rank's events.
         path: The folder they stand in.
     """
-    from eagle3lab.runs.events import Counters
+    from eagle3lab.runs.counters import by_replica
 
     server = Server(path, 1, source="probe")
-    chosen: dict[str, tuple[Counters, ...]] = {}
-    for rank in ranks:
-        dp = rank.attached.dp_rank
-        label = "" if dp is None else f"DP{dp}"
-        counted = rank.of(Counters)
-        if counted and counted[-1].verify_steps > (chosen[label][-1].verify_steps if label in chosen else -1):
-            chosen[label] = counted
-    for label, counted in chosen.items():
-        series = server.series_of(label)
+    for dp_rank, counted in by_replica(ranks).items():
+        series = server.series_of("" if dp_rank is None else f"DP{dp_rank}")
         if counted[-1].draft_tokens > 0:
             server.arguments["speculative_num_draft_tokens"] = counted[-1].draft_tokens
         for before, now in pairwise((None, *counted)):

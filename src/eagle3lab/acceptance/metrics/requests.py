@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from eagle3lab.acceptance.logs.observations import Observation
+from eagle3lab.acceptance.logs.observations import Observation, Unparsed
 from eagle3lab.acceptance.logs.reader import Server, add_observation
 from eagle3lab.acceptance.logs.summaries import request
 
@@ -28,8 +28,13 @@ def server_of_requests(requests: Iterable[Request], path: str, *, warm_up: bool 
     for one in sorted(requests, key=lambda one: one.ended_s):
         if one.phase == "warm-up" and not warm_up:
             continue
-        time = one.ended_s if one.ended_s > 0 else math.nan
-        seen = request({"completion_tokens": one.completion_tokens, **one.meta_info}, time=time)
+        seen = observed(one)
         if isinstance(seen, Observation):
             add_observation(server, seen)
     return server
+
+
+def observed(one: Request) -> Observation | Unparsed:
+    """What the server said about one answer, at the time of its end."""
+    time = one.ended_s if one.ended_s > 0 else math.nan
+    return request({"completion_tokens": one.completion_tokens, **one.meta_info}, time=time)

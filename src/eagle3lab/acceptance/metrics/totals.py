@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from eagle3lab.acceptance.logs.reader import Server
 from eagle3lab.acceptance.metrics.pages import Count, Gauge, Snapshot
 
-SOURCE = {"sglang": "sglang-metrics", "vllm": "vllm-metrics"}
-"""Engine to the `source` of a server that its metrics describe."""
-
 
 @dataclass(slots=True)
 class Totals:
@@ -32,6 +29,16 @@ class Totals:
     _shown: dict[str, Gauge] = field(default_factory=dict)
 
 
+def begin(engine: str, path: str) -> Totals:
+    """A server of which no page was read yet.
+
+    Args:
+        engine: "sglang" or "vllm".
+        path: What it is called: a URL or a file.
+    """
+    return Totals(Server(path, 1, source=f"{engine}-metrics"))
+
+
 def server_of_pages(pages: Sequence[Snapshot], path: str) -> Totals:
     """The rows between successive pages; of a single page, what it counted since the server started.
 
@@ -40,11 +47,9 @@ def server_of_pages(pages: Sequence[Snapshot], path: str) -> Totals:
         path: What the server is called: a URL or a file.
     """
     first = pages[0]
-    totals = Totals(Server(path, 1, source=SOURCE[first.engine]))
+    totals = begin(first.engine, path)
     if len(pages) == 1:
-        totals._last = Snapshot(
-            first.engine, first.time, dict.fromkeys(first.counts, Count(0.0, 0.0, 0.0, 0.0, 0.0))
-        )
+        totals._last = Snapshot(first.engine, first.time)  # as if there had been a page without a count
     for page in pages:
         advance(totals, page)
     return totals
@@ -63,7 +68,7 @@ def advance(totals: Totals, page: Snapshot) -> bool:
         if before is None:
             return False
         added = [
-            _count(totals, label, before.counts.get(label, Count(0.0, 0.0, 0.0, 0.0, 0.0)), now, page.time)
+            _count(totals, label, before.counts.get(label, Count()), now, page.time)
             for label, now in page.counts.items()
         ]
         return any(added)

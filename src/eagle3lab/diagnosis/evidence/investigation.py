@@ -366,10 +366,10 @@ class Investigation:
     @cached_property
     def log(self) -> Log | None:
         """The server's log, read; None where none was given."""
-        from eagle3lab.diagnosis.evidence.log import read_log
-
         if self.log_path is None:
             return None
+        from eagle3lab.diagnosis.evidence.log import read_log
+
         launch = self.launch
         return read_log(
             self.log_path,
@@ -381,9 +381,11 @@ class Investigation:
     @cached_property
     def events(self) -> Witnessed | None:
         """What a probe saw inside the server; None where nothing was given."""
+        if self._events_path is None:
+            return None
         from eagle3lab.diagnosis.evidence.events import read_witnessed
 
-        return None if self._events_path is None else read_witnessed(self._events_path)
+        return read_witnessed(self._events_path)
 
     @cached_property
     def text_tokens(self) -> tuple[TargetTokenizer, Ids]:

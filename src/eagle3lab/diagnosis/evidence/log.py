@@ -92,11 +92,12 @@ class Log:
         )
 
     def _history(self) -> tuple[float, ...]:
-        if self.report is None or not len(self.report.table["lines"]):
+        if self.report is None or not self.report.columns["lines"]:
             return ()
-        values = (self.report.table["length_sum"] / self.report.table["lines"]).tolist()
+        columns = self.report.columns
+        values = [total / lines for total, lines in zip(columns["length_sum"], columns["lines"], strict=True)]
         stride = -(-len(values) // _PLOTTED)
-        return tuple(round(float(value), 3) for value in values[::stride] if value == value)
+        return tuple(round(value, 3) for value in values[::stride] if value == value)
 
 
 def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int | None) -> Log:

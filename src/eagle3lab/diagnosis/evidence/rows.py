@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import sub
 from typing import TYPE_CHECKING
 
 from eagle3lab.errors import InputError
@@ -81,7 +81,7 @@ def _by_offset(drafter: Checkpoint, head: str, ids: list[int]) -> Misplaced | No
 
     Sorted offsets repeat in runs (neighbouring tokens), so pairs are plenty in any sorted map.
     """
-    pairs = [row for row, (one, next_one) in enumerate(pairwise(ids)) if next_one - one == 1]
+    pairs = [row for row, step in enumerate(map(sub, ids[1:], ids)) if step == 1]
     if len(pairs) < _FEWEST_PAIRS:
         return None
     picked = [pairs[index] for index in _spread(len(pairs))]
@@ -105,14 +105,14 @@ def _references(
     drafter: Checkpoint, target: Checkpoint | None, head: str
 ) -> Iterator[tuple[Checkpoint, str, str]]:
     """Matrices with a row for every token of the target that the head may have been cut from."""
-    from eagle3lab.vocabulary.target_rows import target_tensor
-
     width = drafter.info(head).shape[1]
     own = next((name for name in drafter.tensors if name.endswith("embed_tokens.weight")), None)
     if own is not None and drafter.info(own).shape[1:] == (width,):
         yield drafter, own, "the drafter's embeddings"
     if target is None or not target.tensors:
         return
+    from eagle3lab.vocabulary.target_rows import target_tensor
+
     try:
         name = target_tensor(target, "lm_head")
     except InputError:

@@ -6,6 +6,7 @@ from html import escape
 
 from eagle3lab.diagnosis.model import Diagnosis, Finding, Observed
 from eagle3lab.diagnosis.reports.text import SAYS, counts, observed_line, place
+from eagle3lab.page import page_around
 from eagle3lab.text import printable
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 150, 32
@@ -19,18 +20,11 @@ _STYLE = """
 .e3l .note h3::before{content:"\\25CB ";color:#2466a8}
 .e3l code{overflow-wrap:anywhere}.e3l .dim{opacity:.7;font-size:.9em}.e3l ul{margin:.2rem 0 .4rem;padding-left:1.2rem}
 """
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(diagnosis: Diagnosis) -> str:
     """A complete HTML document; its policy forbids scripts and every outside request."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>eagle3lab: {escape(str(diagnosis.verdict))}</title></head>"
-        f'<body style="margin:2rem auto;max-width:62rem;padding:0 1rem">{fragment(diagnosis)}</body></html>\n'
-    )
+    return page_around(fragment(diagnosis), f"eagle3lab: {diagnosis.verdict}")
 
 
 def fragment(diagnosis: Diagnosis) -> str:

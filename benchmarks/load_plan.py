@@ -66,29 +66,31 @@ class Run:
     peak_mb: float
 
 
-def write_head(folder: Path) -> int:
-    """Write the head into `folder`; its size in bytes."""
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+def beginning(tensors: dict[str, tuple[str, list[int]]]) -> tuple[bytes, int]:
+    """What stands before the data of a safetensors file with these tensors in this order; the size of the data."""
     header, end = {}, 0
-    for name, (dtype, shape) in TENSORS.items():
+    for name, (dtype, shape) in tensors.items():
         size = prod(shape) * ITEM_BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, end
+
+
+def write_head(folder: Path) -> int:
+    """Write the head into `folder`; its size in bytes."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    begin, size = beginning(TENSORS)
     with (folder / "model.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + end)
-    return 8 + len(text) + end
+        file.write(begin)
+        file.truncate(len(begin) + size)
+    return len(begin) + size
 
 
-def as_installed(folder: str) -> dict[str, str]:
-    """An environment in which modules are compiled once, into `folder`, as pip compiles a package it installs."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return environment | {"PYTHONPYCACHEPREFIX": folder}
-
-
-def run(command: list[str], environment: dict[str, str], finished: tuple[int, ...] = (0,)) -> Run:
+def run(
+    command: list[str], environment: dict[str, str] | None = None, finished: tuple[int, ...] = (0,)
+) -> Run:
     """Run a command to its end, its output discarded; an exit status other than those of `finished` ends this."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
@@ -100,29 +102,32 @@ def run(command: list[str], environment: dict[str, str], finished: tuple[int, ..
     return Run(wall, usage.ru_maxrss / 1024)
 
 
+def rounds_asked() -> int:
+    """How often each command is run."""
+    return int(sys.argv[1]) if len(sys.argv) > 1 else 9
+
+
+def in_turn(arguments: list[str], rounds: int, finished: tuple[int, ...] = (0,)) -> list[tuple[Run, Run]]:
+    """`eagle3lab` with these arguments and the import it is held against, in turn; the first round does not count.
+
+    Modules are compiled once, into a folder of their own, as pip compiles a package it installs.
+    """
+    ours = [str(Path(sys.executable).with_name("eagle3lab")), *arguments]
+    theirs = [sys.executable, "-c", "import transformers.models.llama"]
+    with tempfile.TemporaryDirectory(prefix="eagle3lab-bytecode-") as bytecode:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = bytecode
+        pairs = [(run(ours, environment, finished), run(theirs, environment)) for _ in range(rounds + 1)]
+    return pairs[1:]
+
+
 def main() -> None:
     """Measure and print; exit status 1 where the aim is missed."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
-    with (
-        tempfile.TemporaryDirectory(prefix="eagle3lab-bench-") as folder,
-        tempfile.TemporaryDirectory(prefix="eagle3lab-bytecode-") as bytecode,
-    ):
-        environment = as_installed(bytecode)
+    rounds = rounds_asked()
+    with tempfile.TemporaryDirectory(prefix="eagle3lab-bench-") as folder:
         size = write_head(Path(folder))
-        script = Path(sys.executable).with_name("eagle3lab")
-        ours = [
-            str(script),
-            "load-plan",
-            folder,
-            "--engine",
-            "sglang==0.5.9",
-            "--tp",
-            "8",
-            "--format",
-            "json",
-        ]
-        theirs = [sys.executable, "-c", "import transformers.models.llama"]
-        pairs = [(run(ours, environment), run(theirs, environment)) for _ in range(rounds + 1)][1:]
+        options = ["--engine", "sglang==0.5.9", "--tp", "8", "--format", "json"]
+        pairs = in_turn(["load-plan", folder, *options], rounds)
     print(f"head: {size / 1e9:.2f} GB, {len(TENSORS)} tensors; {rounds} rounds, medians")
     judge("load-plan", pairs, AIM_RATIO, AIM_MB)
 

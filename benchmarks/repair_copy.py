@@ -15,17 +15,16 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
-import time
 from math import prod
 from pathlib import Path
+
+from load_plan import ITEM_BYTES, Run, beginning, run
 
 HIDDEN, HEADS, HEAD_DIM, VOCABULARY, DRAFT = 2048, 32, 64, 32000, 16000
 AIM = 0.5
 BLOCK = 2**20
-ITEM_BYTES = {"BF16": 2, "I64": 8, "BOOL": 1}
 
 
 def tensors(intermediate: int) -> dict[str, tuple[str, list[int]]]:
@@ -65,13 +64,7 @@ def write_head(folder: Path, megabytes: int) -> int:
         "draft_vocab_size": DRAFT,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    header, end = {}, 0
-    for name, (dtype, shape) in tensors(intermediate).items():
-        size = prod(shape) * ITEM_BYTES[dtype]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    begin, size = beginning(tensors(intermediate))
     with (folder / "model.safetensors").open("wb") as file:
         # Row j stands for token j + j // 3: offsets that ascend.
         rows = [j + j // 3 for j in range(DRAFT)]
@@ -79,24 +72,12 @@ def write_head(folder: Path, megabytes: int) -> int:
         for row in rows:
             marks[row] = 1
         offsets = struct.pack(f"<{DRAFT}q", *(row - j for j, row in enumerate(rows)))
-        file.write(struct.pack("<Q", len(text)) + text + offsets + marks)
-        left, block = end - len(offsets) - len(marks), os.urandom(BLOCK)
+        file.write(begin + offsets + marks)
+        left, block = size - len(offsets) - len(marks), os.urandom(BLOCK)
         while left:
             left -= file.write(block[:left])
         os.fsync(file.fileno())
-    return 8 + len(text) + end
-
-
-def run(command: list[str]) -> tuple[float, float]:
-    """Run a command to its end: wall time in seconds, peak resident memory in MB."""
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{command} ended with {process.returncode}")
-    return wall, usage.ru_maxrss / 1024
+    return len(begin) + size
 
 
 def main() -> int:
@@ -120,15 +101,15 @@ def main() -> int:
             "cp -r": copied.split(),
             "cp -r; sync": ["sh", "-c", f"{copied} && sync {copy}/*"],
         }
-        seen: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        seen: dict[str, list[Run]] = {name: [] for name in commands}
         for _ in range(options.rounds):
             for name, command in commands.items():
                 seen[name].append(run(command))
                 shutil.rmtree(copy)
     print(f"a head of {size / 1e6:.0f} MB, best of {options.rounds}")
-    walls = {name: min(wall for wall, _ in runs) for name, runs in seen.items()}
+    walls = {name: min(one.wall_s for one in runs) for name, runs in seen.items()}
     for name, wall in walls.items():
-        peak = max(memory for _, memory in seen[name])
+        peak = max(one.peak_mb for one in seen[name])
         print(f"{name:18} {wall:6.2f} s  {size / 1e6 / wall:7.0f} MB/s  peak {peak:5.0f} MB")
     ratio = walls["cp -r"] / walls["repair"]
     synced = walls["cp -r; sync"] / walls["repair --sync"]

@@ -221,3 +221,14 @@ def test_the_commands_say_the_same(tmp_path: Path) -> None:
     stopped = _folder(tmp_path / "kimi", KIMI_K25)
     said = run("capture", drafter, "--target", stopped, "--engine", "sglang==0.5.9", status=1)
     assert "refuses: AttributeError" in said
+
+
+def test_json_holds_a_name_that_no_encoding_can(tmp_path: Path) -> None:
+    from tests.engines.drafters import head, raw_config, write_checkpoint
+
+    drafter = str(write_checkpoint(tmp_path / "drafter", raw_config(), head("midlayer.")))
+    target = _folder(tmp_path / "target", LLAMA | {"architectures": ["Odd\ud800"]})
+    asked = ("capture", drafter, "--target", target, "--engine", "sglang==0.5.9", "--format", "json")
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 1, result.output
+    assert "'Odd\ud800'" in json.loads(result.stdout)["refusal"]["message"]

@@ -115,10 +115,11 @@ def test_json_needs_no_rich(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_gate_without_a_log_needs_no_numpy(tmp_path: Path) -> None:
-    """Before a launch there is no log; importing numpy would take longer than the whole diagnosis."""
+@pytest.mark.parametrize("logged", [False, True], ids=["without a log", "with a log"])
+def test_a_gate_needs_no_numpy(logged: bool, tmp_path: Path) -> None:
+    """Importing numpy would take half as long as the whole diagnosis."""
     words = arguments("seed-kimi-layers0-eagle", tmp_path)
-    words = [*words[: words.index("--log")], "--gate"]
+    words = [*(words if logged else words[: words.index("--log")]), "--gate"]
     program = (
         "import sys\nfrom eagle3lab.cli import app\n"
         f"app({words!r}, standalone_mode=False)\nsys.exit('numpy' in sys.modules and 'numpy was imported')"

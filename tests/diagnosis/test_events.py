@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from eagle3lab.diagnosis import Diagnosis, Verdict, diagnose
+from eagle3lab.diagnosis.model import Severity
+from eagle3lab.diagnosis.run import BROKE
 from eagle3lab.errors import InputError
 from eagle3lab.runs.events import (
     SCHEMA_VERSION,
@@ -15,13 +18,16 @@ from eagle3lab.runs.events import (
     Boundary,
     Built,
     Captured,
+    Configured,
     Counters,
     Event,
     EventWriter,
     Loaded,
+    Shared,
     TokenMap,
     rank_file,
 )
+from eagle3lab.serving.guard.judge import judge_start
 
 H, D, V = 64, 128, 512
 BUILT = Built(
@@ -32,6 +38,10 @@ LOADED = Loaded(time=2.0, offered=16, placed={"fc.weight": ["fc.weight"]}, dropp
 MAP = TokenMap(
     time=2.0, present=True, dtype="torch.int64", rows=D, minimum=3, maximum=500, distinct=D, first=[3, 5]
 )
+READY = Configured(
+    time=3.0, algorithm="EAGLE3", steps=3, topk=1, draft_tokens=4, target="t", drafter="d",
+    use_aux_hidden_state=None, target_vocab_size=V,
+)  # fmt: skip
 CAPTURED = Captured(time=3.0, chain=["LlamaForCausalLM"], given=None, layers=[2, 4, 5])
 
 
@@ -123,6 +133,110 @@ def test_the_served_map(tmp_path: Path, token_map: TokenMap, fault: str) -> None
     (target / "config.json").write_text(json.dumps({"vocab_size": V, "num_hidden_layers": 8}))
     found = diagnose(target=target, events=written(tmp_path / "events", BUILT, LOADED, token_map))
     assert faults(found) == [fault]
+
+
+def loaded(**fields: object) -> Loaded:
+    return msgspec.structs.replace(LOADED, **fields)
+
+
+def kinds(kind: str, **fields: object) -> TokenMap:
+    return msgspec.structs.replace(MAP, kind=kind, **fields)
+
+
+QKV = "model.midlayer.self_attn.qkv_proj.weight"
+EAGLE = msgspec.structs.replace(READY, algorithm="EAGLE")
+DISABLED = msgspec.structs.replace(READY, use_aux_hidden_state=False)
+NEXTN = msgspec.structs.replace(BUILT, cls="DeepseekV3ForCausalLMNextN", module="m")
+FAULTY: list[tuple[tuple[Event, ...], list[str]]] = [
+    ((loaded(partly_written=[QKV]), CAPTURED, MAP), ["names.missing"]),
+    ((loaded(partly_written=[QKV], dropped=["k"]), CAPTURED, MAP), ["names.dropped"]),
+    ((loaded(never_written=["model.midlayer.x"], dropped=["t2d"]), CAPTURED, MAP), ["names.missing"]),
+    ((loaded(dropped=["fc.bias"]), CAPTURED, MAP), ["names.unsupported-tensor"]),
+    ((LOADED, CAPTURED, kinds("absolute")), ["vocab.absolute"]),
+    ((LOADED, CAPTURED, kinds("absolute", out_of_range=9)), ["vocab.absolute"]),
+    ((LOADED, CAPTURED, kinds("double-offset")), ["vocab.double-offset"]),
+    ((LOADED, CAPTURED, kinds("zero-by-mistake")), ["vocab.zero"]),
+    ((LOADED, CAPTURED, kinds("wrong-dtype")), ["vocab.dtype"]),
+    ((LOADED, CAPTURED, kinds("repeating")), ["vocab.range"]),
+    ((LOADED, CAPTURED, kinds("", distinct=D - 1)), ["vocab.range"]),
+    ((LOADED, CAPTURED, kinds("missing", present=False)), ["vocab.missing"]),
+    # The checkpoint's map is sound, and the engine has none.
+    ((LOADED, CAPTURED, kinds("offsets", present=False)), ["vocab.missing"]),
+    ((LOADED, MAP, EAGLE), ["capture.algorithm"]),
+    ((loaded(placed={}, untraced=["fc.weight"]), MAP, EAGLE), ["capture.algorithm"]),
+    ((LOADED, MAP, DISABLED), ["capture.disabled"]),
+    (
+        (loaded(never_written=["model.norm.weight"]), EAGLE, kinds("absolute")),
+        ["capture.algorithm", "names.missing", "vocab.absolute"],
+    ),
+]
+SOUND: list[tuple[Event, ...]] = [
+    (LOADED, CAPTURED, MAP),
+    (loaded(dropped=["t2d", "midlayer.rotary_emb.inv_freq"]), CAPTURED, MAP),
+    (loaded(dropped=["embed_tokens.weight"]), Shared(time=2.5, call="set_embed", embed=True, head=False), CAPTURED),
+    (loaded(never_written=["model.midlayer.k_scale"]), CAPTURED, MAP),
+    (loaded(partly_written=["lm_head.weight"]), CAPTURED, MAP),
+    (loaded(untraced=["a", "b"]), CAPTURED, MAP),
+    # A head without fc, that takes the one state it gets.
+    (loaded(placed={}, never_written=["model.fc.weight"]), MAP, DISABLED, boundary(H)),
+    *((LOADED, CAPTURED, kinds(kind)) for kind in ("offsets", "undecided", "disagrees-with-t2d", "of-a-later-one")),
+    # The map is of the option, not of the checkpoint, and can be used.
+    (LOADED, CAPTURED, kinds("missing")),
+    (LOADED, CAPTURED, kinds("zero-by-right", minimum=0, maximum=D - 1, first=[0, 1])),
+    (LOADED, CAPTURED, kinds("not-needed", present=False)),
+    # Another method's drafter drops almost everything by design.
+    (NEXTN, loaded(placed={}, dropped=["a"] * 50, never_written=["b"]), kinds("absolute"), EAGLE),
+]  # fmt: skip
+
+
+def at_start(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """With what every server reports, unless the events say otherwise."""
+    built = () if any(isinstance(event, Built) for event in events) else (BUILT,)
+    ready = () if any(isinstance(event, Configured) for event in events) else (READY,)
+    return (*built, *events, *ready)
+
+
+@pytest.mark.parametrize(("events", "expected"), [*FAULTY, *((events, []) for events in SOUND)])
+def test_the_diagnosis_sees_what_the_guard_sees(
+    events: tuple[Event, ...], expected: list[str], tmp_path: Path
+) -> None:
+    events = at_start(events)
+    assert sorted(fault.code for fault in judge_start(events)) == expected
+    found = diagnose(events=written(tmp_path / "events", *events))
+    assert sorted(faults(found)) == expected
+    assert not any(BROKE in one.reason for one in found.skipped)
+
+
+def test_what_was_seen_is_told(tmp_path: Path) -> None:
+    parts = loaded(never_written=["model.norm.weight"], partly_written=[QKV], dropped=["k_proj", "t2d"])
+    events = at_start((parts, CAPTURED, kinds("double-offset", evidence=["one", "two"])))
+    names, token_map = diagnose(events=written(tmp_path / "events", *events)).findings
+    assert names.title == "The server left 2 parameter(s) of the drafter unwritten"
+    assert [item.text for item in names.evidence] == [
+        "nothing wrote model.norm.weight",
+        f"written in part: {QKV}",
+        "1 of 16 names were dropped: k_proj",
+    ]
+    assert "arange was subtracted twice" in token_map.title
+    assert [item.text for item in token_map.evidence[1:]] == ["one", "two"]
+
+
+def test_a_dropped_tensor_alone_is_a_note_where_no_file_says_more(tmp_path: Path) -> None:
+    events = at_start((loaded(dropped=["fc.bias"]), CAPTURED, MAP, boundary(3 * H), counters(80, 60, 40)))
+    found = diagnose(events=written(tmp_path / "events", *events))
+    assert [one.severity for one in found.findings] == [Severity.NOTE] and found.verdict is Verdict.HEALTHY
+
+
+def test_passes_in_which_fc_ran_clear_a_head_whatever_the_start_said(tmp_path: Path) -> None:
+    events = at_start((LOADED, MAP, EAGLE, boundary(3 * H)))
+    assert not diagnose(events=written(tmp_path / "events", *events)).findings
+
+
+def test_a_square_fc_that_is_skipped_is_a_fault_unless_the_config_asks_for_one_state(tmp_path: Path) -> None:
+    square = msgspec.structs.replace(BUILT, fc_in=H)
+    asked = diagnose(events=written(tmp_path / "a", square, LOADED, MAP, CAPTURED, READY, boundary(H)))
+    assert faults(asked) == ["capture.width"]
+    assert not diagnose(events=written(tmp_path / "b", square, LOADED, MAP, DISABLED, boundary(H))).findings
 
 
 def test_a_folder_that_holds_no_events_is_one_error(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""The tiny Kimi-K2.5 with random weights, and what transformers generates from it: text that depends on everything."""
+"""The tiny Kimi-K2.5 with random weights, whose text depends on everything, and the same in transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,22 +32,11 @@ def write_random_target(folder: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def greedy(
-    weights: dict[str, torch.Tensor], prompts: Sequence[Sequence[int]], tokens: int
-) -> list[tuple[int, ...]]:
-    """What transformers' own DeepseekV3ForCausalLM generates greedily from each prompt, in float32."""
+def transformers_model(weights: dict[str, torch.Tensor]) -> Any:
+    """The language model with these weights as transformers' own DeepseekV3ForCausalLM, in float32."""
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
     text = {name: value for name, value in target_config()["text_config"].items() if name != "torch_dtype"}
     model = DeepseekV3ForCausalLM(DeepseekV3Config(**text | {"model_type": "deepseek_v3"})).float().eval()
     model.load_state_dict(weights)
-    answers = []
-    with torch.inference_mode():
-        for prompt in prompts:
-            ids, cache, out = torch.tensor([list(prompt)]), None, []
-            for _ in range(tokens):
-                result = model(ids, past_key_values=cache, use_cache=True)
-                cache, ids = result.past_key_values, result.logits[:, -1:].argmax(-1)
-                out.append(int(ids))
-            answers.append(tuple(out))
-    return answers
+    return model

@@ -11,13 +11,14 @@ from eagle3lab.serving.errors import ServerDied
 from eagle3lab.serving.launch import LaunchPlan, cpu
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import probe_overlay
-from eagle3lab.serving.server import Server
 from eagle3lab.specimen.kimi import SERVE_WITH, expected, kimi_dir
 from eagle3lab.specimen.kimi.delegation import KIMI_DELEGATION
 from eagle3lab.specimen.kimi.target import LAYERS
-from eagle3lab.specimen.permutation import HIDDEN, cycles, permutation
-from tests.kimi.random_target import greedy, write_random_target
-from tests.serving.engines import engine
+from eagle3lab.specimen.permutation import HIDDEN, cycles
+from tests.kimi.random_target import transformers_model, write_random_target
+from tests.serving.engines import serve
+from tests.serving.greedy import greedy
+from tests.serving.heads import continuation
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
@@ -38,17 +39,11 @@ def plan(release: str, head: str, algorithm: str = "EAGLE3", tp: int = 1) -> Lau
 def accept_length(run: Path, launch: LaunchPlan, release: str, overlay: Overlay) -> float:
     """Serve, check the text on the cycle, and return the accept length of the request."""
     events = probe_overlay(release, events=run / "events")
-    with Server.start(
-        launch, run, engine(release), overlay=overlay | events, timeout_s=180.0, grace_s=0.2
-    ) as server:
+    with serve(release, run, launch, overlay | events) as server:
         prompt = expected(kimi_dir())["prompt"]
         # One token from the prompt, sixty from verifications: the last of them is cut short for no length.
         [answer] = server.generate([prompt], 61)
-    text, token = [], prompt[-1]
-    for _ in range(61):
-        token = permutation()[token]
-        text.append(token)
-    assert list(answer.token_ids) == text
+    assert answer.token_ids == continuation(prompt, 61)
     return 60 / int(answer.meta["spec_verify_ct"])
 
 
@@ -101,7 +96,7 @@ def test_random_weights_give_the_text_that_transformers_gives(tmp_path: Path) ->
     """Multi-head latent attention by our kernels: over prompts, drafted trees and decoding, together and alone."""
     covered, uncovered, fixed = cycles()
     prompts = [covered[:9], uncovered[:3], fixed[:5], covered]
-    reference = greedy(write_random_target(tmp_path / "target"), prompts, 48)
+    reference = greedy(transformers_model(write_random_target(tmp_path / "target")), prompts, 48)
     assert len(set(reference)) == len(prompts)
     # Two branches: trees, not chains. The drafter guesses for another target, and is refused nearly always.
     launch = cpu(
@@ -112,7 +107,7 @@ def test_random_weights_give_the_text_that_transformers_gives(tmp_path: Path) ->
         draft_tokens=6,
         extra=SERVE_WITH,
     )
-    with Server.start(launch, tmp_path / "run", engine("0.5.23"), timeout_s=180.0, grace_s=0.2) as server:
+    with serve("0.5.23", tmp_path / "run", launch) as server:
         together = server.generate(prompts, 48, concurrency=len(prompts))
         assert [answer.token_ids for answer in together] == reference
         [alone] = server.generate(prompts[-1:], 48)
@@ -122,13 +117,7 @@ def test_random_weights_give_the_text_that_transformers_gives(tmp_path: Path) ->
 def test_the_older_release_as_published_does_not_serve_it(tmp_path: Path) -> None:
     """EAGLE, as in the case study's command; what EAGLE3 would miss, `test_real_classes` shows without a server."""
     with pytest.raises(ServerDied) as caught:
-        Server.start(
-            plan("0.5.9", "copies-one-state", "EAGLE"),
-            tmp_path / "run",
-            engine("0.5.9"),
-            timeout_s=180.0,
-            grace_s=0.2,
-        )
+        serve("0.5.9", tmp_path / "run", plan("0.5.9", "copies-one-state", "EAGLE"))
     last = caught.value.traceback.splitlines()[-1]
     assert (
         last

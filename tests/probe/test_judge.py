@@ -27,6 +27,7 @@ from eagle3lab.serving.guard.speak import speak
 from eagle3lab.serving.probe.careful import Refused
 from eagle3lab.serving.probe.recorder import Recorder
 from eagle3lab.serving.probe.settings import Settings
+from eagle3lab.vocabulary import MapKind
 
 ATTACHED = Attached(
     time=0, schema_version=SCHEMA_VERSION, release="0.5.9", pid=1, tp_rank=0, tp_size=1, dp_rank=None, ways=[],
@@ -57,6 +58,10 @@ def codes(events: list[Event]) -> list[str]:
     return [fault.code for fault in judge_start(events)]
 
 
+# Of those that a map can have, the ones that are sure to keep drafts from being accepted.
+FAULTS_OF_A_MAP = (
+    "vocab.absolute", "vocab.double-offset", "vocab.zero", "vocab.range", "vocab.dtype", "vocab.missing",
+)  # fmt: skip
 SHARED = Shared(time=0, call="set_embed", embed=True, head=False)
 HEALTHY_MAP = TokenMap(time=0, present=True, kind="offsets")
 
@@ -92,6 +97,16 @@ HEALTHY_MAP = TokenMap(time=0, present=True, kind="offsets")
 )  # fmt: skip
 def test_what_is_a_fault_and_what_is_not(events: list[Event], expected: list[str]) -> None:
     assert codes(events) == expected
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MapKind if kind.fault in FAULTS_OF_A_MAP])
+def test_a_map_s_fault_is_told_in_the_words_of_its_kind(kind: MapKind) -> None:
+    held = TokenMap(
+        time=0, present=kind is not MapKind.MISSING, kind=kind, evidence=["one", "two", "three", "four"]
+    )
+    [fault] = judge_start(start(loaded(), TARGET_CALL, held))
+    assert fault.title.lower() == f"drafts are translated to wrong tokens: {kind.meaning[:-1]}".lower()
+    assert (fault.code, fault.lines, fault.certain) == (kind.fault, ("one", "two", "three"), True)
 
 
 def test_several_faults_are_all_named_the_states_first() -> None:

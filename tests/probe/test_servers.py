@@ -31,14 +31,14 @@ from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.server import Server
-from eagle3lab.specimen.paths import specimen_dir
+from eagle3lab.specimen.paths import permutation_dir
 from eagle3lab.specimen.variant import write_variant
 from tests.serving import heads
-from tests.serving.engines import RELEASES, engine
+from tests.serving.engines import RELEASES, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
-TARGET = str(specimen_dir() / "permutation" / "target")
+TARGET = str(permutation_dir("target"))
 H = 64
 # The doors that a user's server has: the announced plugin, and the folder that `eagle3lab guard` puts on the path.
 GUARD_DOORS = {
@@ -56,7 +56,7 @@ def guarded(release: str, mode: str) -> Overlay:
 
 def start(release: str, drafter: Path, run: Path, overlay: Overlay, algorithm: str = "EAGLE3") -> Server:
     plan = cpu(TARGET, str(drafter), release=release, algorithm=algorithm)
-    return Server.start(plan, run, engine(release), overlay=overlay, timeout_s=180.0, grace_s=0.2)
+    return serve(release, run, plan, overlay)
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -66,7 +66,7 @@ def healthy(
     """A sound head watched by probe and guard: its events, its answers, its log."""
     run = tmp_path_factory.mktemp("healthy") / "run"
     overlay = probe_overlay(request.param, events=run / "events", full_steps=60, tensors=4, guard="refuse")
-    head = heads.permutation_head("copies-one-state-reduced")
+    head = permutation_dir("copies-one-state-reduced")
     with start(request.param, head, run, overlay) as server:
         answers = server.generate([heads.COVERED] * 3, 41, concurrency=3)
     [rank] = read_events(run / "events")
@@ -163,7 +163,7 @@ def test_the_guard_names_dropped_weights_and_then_that_nothing_is_accepted(tmp_p
 @pytest.mark.parametrize("release", RELEASES)
 def test_refuse_ends_a_server_with_every_fault_named(release: str, tmp_path: Path) -> None:
     """An EAGLE-3 head served as EAGLE whose d2t holds absolute ids."""
-    source = open_checkpoint(heads.permutation_head("copies-one-state-reduced"))
+    source = open_checkpoint(permutation_dir("copies-one-state-reduced"))
     ids = np.asarray(source.read("d2t")) + np.arange(48)
     head = write_variant(source, tmp_path / "head", replace={"d2t": ids})
     with pytest.raises(ServerDied) as caught:

@@ -20,6 +20,8 @@ HEAVY = ["torch", "transformers", "sglang", "numpy", "rich", "pandas", "plotly",
         "eagle3lab.engines.capture",
         "eagle3lab.vocabulary",
         "eagle3lab.cli",
+        "eagle3lab.runs.judgement",
+        "eagle3lab.serving.guard.judge",
     ],
 )
 def test_importing_pulls_in_nothing_heavy(module: str) -> None:

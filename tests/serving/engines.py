@@ -1,4 +1,4 @@
-"""The two releases, and running something inside one of them."""
+"""The two releases: a server of one of them, and running something inside one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 from eagle3lab.serving.engine import Engine, find_engine
+from eagle3lab.serving.launch import LaunchPlan
 from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.server import Server
 from tests.support.project import ROOT
 
 RELEASES = ("0.5.9", "0.5.23")
@@ -15,6 +17,11 @@ RELEASES = ("0.5.9", "0.5.23")
 
 def engine(release: str) -> Engine:
     return find_engine(f"sglang=={release}")
+
+
+def serve(release: str, run_dir: Path, plan: LaunchPlan, overlay: Overlay | None = None) -> Server:
+    """A server of the release, ready; ended without much patience."""
+    return Server.start(plan, run_dir, engine(release), overlay=overlay, timeout_s=180.0, grace_s=0.2)
 
 
 def run_inside(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,12 @@ def _open(*parts: str) -> Checkpoint:
     return open_checkpoint(specimen_dir().joinpath(*parts))
 
 
-def permutation_head(name: str) -> Path:
-    return specimen_dir() / "permutation" / name
+def continuation(prompt: Sequence[int], tokens: int) -> tuple[int, ...]:
+    """What a permutation target says after the prompt, with any drafter."""
+    following, out = permutation(), [prompt[-1]]
+    for _ in range(tokens):
+        out.append(following[out[-1]])
+    return tuple(out[1:])
 
 
 def with_layer_names(out: Path) -> Path:

@@ -251,7 +251,7 @@ def test_a_log_on_a_full_disk_is_said(start: Start, run_dir: Path) -> None:
         if path != kept:
             path.unlink() if path.is_symlink() or path.is_file() else path.rmdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eagle3lab.serving.server._check_is_unused", lambda folder: None)
+        patch.setattr("eagle3lab.serving.server.check_is_unused", lambda folder: None)
         with pytest.raises(ServerError, match="cannot be written: No space left on device"):
             start()
 

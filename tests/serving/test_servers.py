@@ -18,17 +18,17 @@ from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.runs.folder import RunFolder
 from eagle3lab.serving.account import Measurement, account
 from eagle3lab.serving.errors import ServerDied
-from eagle3lab.serving.launch import LaunchPlan, cpu
+from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.measure import measure
 from eagle3lab.serving.prompts import held_out_prompts
 from eagle3lab.serving.report import printed
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload, run_workload
-from eagle3lab.specimen.paths import drafter_dir, specimen_dir
-from eagle3lab.specimen.permutation import permutation
+from eagle3lab.specimen.paths import drafter_dir, permutation_dir, prompts_file, target_dir
 from eagle3lab.specimen.variant import write_flat
 from tests.serving import heads
-from tests.serving.engines import RELEASES, engine
+from tests.serving.engines import RELEASES, engine, serve
+from tests.serving.greedy import greedy
 from tests.serving.processes import (
     Process,
     assert_nothing_left,
@@ -39,13 +39,9 @@ from tests.serving.processes import (
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
-PERMUTATION_TARGET = str(specimen_dir() / "permutation" / "target")
-TRAINED_TARGET = str(specimen_dir() / "target")
+PERMUTATION_TARGET = str(permutation_dir("target"))
+TRAINED_TARGET = str(target_dir())
 TOKENS = 64
-
-
-def serve(release: str, run_dir: Path, plan: LaunchPlan) -> Server:
-    return Server.start(plan, run_dir, engine(release), timeout_s=180.0, grace_s=0.2)
 
 
 def last_decode(measured: Measurement) -> tuple[float, float]:
@@ -57,16 +53,16 @@ def last_decode(measured: Measurement) -> tuple[float, float]:
 # What is served, how, on which prompt, and the accept length with three steps, four draft tokens, by release.
 ACCEPTANCE: dict[str, tuple[Callable[[Path], Path], str, list[int], dict[str, float]]] = {
     "uses-every-tensor": (
-        lambda _: heads.permutation_head("uses-every-tensor"), "EAGLE3", heads.COVERED, {"0.5.9": 4, "0.5.23": 4},
+        lambda _: permutation_dir("uses-every-tensor"), "EAGLE3", heads.COVERED, {"0.5.9": 4, "0.5.23": 4},
     ),
     "layers.0-names": (heads.with_layer_names, "EAGLE3", heads.COVERED, {"0.5.9": 1, "0.5.23": 4}),
     "copies-one-state": (
-        lambda _: heads.permutation_head("copies-one-state-reduced"), "EAGLE3", heads.COVERED,
+        lambda _: permutation_dir("copies-one-state-reduced"), "EAGLE3", heads.COVERED,
         {"0.5.9": 2, "0.5.23": 2},
     ),
     "absolute-d2t": (heads.with_absolute_d2t, "EAGLE3", heads.UNCOVERED, {"0.5.9": 1, "0.5.23": 1}),
     "EAGLE-for-EAGLE3": (
-        lambda _: heads.permutation_head("copies-one-state-reduced"), "EAGLE", heads.COVERED,
+        lambda _: permutation_dir("copies-one-state-reduced"), "EAGLE", heads.COVERED,
         {"0.5.9": 1, "0.5.23": 1},
     ),
 }  # fmt: skip
@@ -94,11 +90,7 @@ def test_acceptance_is_what_theory_says(release: str, case: str, tmp_path: Path)
         run_dir,
         answered=lambda *_: known.extend(processes_of(run_dir)),
     )
-    expected, token = [], prompt[-1]
-    for _ in range(61):
-        token = permutation()[token]
-        expected.append(token)
-    assert [list(output) for output in found.outputs] == [expected]
+    assert found.outputs == (heads.continuation(prompt, 61),)
     assert found.accept_length == length
     assert found.accept_rate == pytest.approx((length - 1) / 3)
     assert found.counts.positions == tuple(
@@ -140,8 +132,8 @@ def prompts() -> list[list[int]]:
     """Token ids of eight of the specimen's prompts."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(specimen_dir() / "target" / "tokenizer.json"))
-    lines = (specimen_dir() / "prompts.jsonl").read_text().splitlines()
+    tokenizer = Tokenizer.from_file(str(target_dir() / "tokenizer.json"))
+    lines = prompts_file().read_text().splitlines()
     return [tokenizer.encode(json.loads(line)["prompt"]).ids for line in lines[:8]]
 
 
@@ -152,15 +144,7 @@ def reference(prompts: list[list[int]]) -> list[tuple[int, ...]]:
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(TRAINED_TARGET, dtype=torch.float32)
-    answers = []
-    with torch.inference_mode():
-        for prompt in prompts:
-            ids, cache, out = torch.tensor([prompt]), None, []
-            for _ in range(TOKENS):
-                result = model(ids, past_key_values=cache, use_cache=True)
-                cache, ids = result.past_key_values, result.logits[:, -1:].argmax(-1)
-                out.append(int(ids))
-            answers.append(tuple(out))
+    answers = greedy(model, prompts, TOKENS)
     assert len(set(answers)) == len(answers), "texts that do not depend on the prompt prove nothing"
     return answers
 
@@ -297,7 +281,7 @@ def test_a_drafter_that_crashes_in_the_middle_ends_the_command(release: str, tmp
     ("release", "sign"), [("0.5.23", "loading weights"), ("0.5.9", "1 of 3 requests answered")]
 )
 def test_ctrl_c_ends_a_real_server_at_once(release: str, sign: str, tmp_path: Path) -> None:
-    head, run_dir = heads.permutation_head("uses-every-tensor"), tmp_path / "run"
+    head, run_dir = permutation_dir("uses-every-tensor"), tmp_path / "run"
     process = measure_command(release, head, run_dir, heads.COVERED, heads.COVERED, heads.COVERED)
     assert process.stderr is not None
     assert any(sign in line for line in process.stderr), "it never got there"

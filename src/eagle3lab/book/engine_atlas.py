@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from eagle3lab.book.claims import inline_html
 from eagle3lab.book.launch_table import launch_table
+from eagle3lab.book.release_runs import runs_of, span_of
 from eagle3lab.book.sphinx_plotly import figure_html
 from eagle3lab.book.tables import html_table
 from eagle3lab.engines.atlas import entries, release_facts, releases
@@ -94,14 +95,11 @@ _Cell = Callable[[ReleaseFacts, str], str]
 
 def _ranges(keys: Sequence[str], cell: _Cell) -> list[tuple[str, list[str]]]:
     """Runs of releases that agree in all of `keys`, oldest first, each with its cells."""
-    runs: list[tuple[list[str], list[str]]] = []
-    for release in releases():
-        cells = [cell(release_facts(release), key) for key in keys]
-        if runs and runs[-1][1] == cells:
-            runs[-1][0].append(release)
-        else:
-            runs.append(([release], cells))
-    return [(_span(covered), cells) for covered, cells in runs]
+
+    def cells(release: str) -> list[str]:
+        return [cell(release_facts(release), key) for key in keys]
+
+    return [(span_of(run), shown) for run, shown in runs_of(releases(), cells)]
 
 
 def _ranges_table(title: str, rows: Sequence[tuple[str, str]], cell: _Cell) -> str:
@@ -119,10 +117,6 @@ def _releases_table(columns: Sequence[tuple[str, str]], cell: _Cell) -> str:
     rows = _ranges([key for _, key in columns], cell)
     body = ([span, *map(inline_html, cells)] for span, cells in rows)
     return html_table(["Releases", *(title for title, _ in columns)], body)
-
-
-def _span(covered: Sequence[str]) -> str:
-    return covered[0] if len(covered) == 1 else f"{covered[0]} to {covered[-1]}"
 
 
 def _fate(facts: ReleaseFacts, name: str) -> str:
@@ -191,7 +185,7 @@ def _follows(one: str, other: str) -> bool:
 
 
 def _since(covered: Sequence[str]) -> str:
-    return f"from {covered[0]} on" if covered[-1] == releases()[-1] else _span(covered)
+    return f"from {covered[0]} on" if covered[-1] == releases()[-1] else span_of(covered)
 
 
 def _targets_figure() -> dict[str, object]:

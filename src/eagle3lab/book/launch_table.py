@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from eagle3lab.book.claims import inline_html
+from eagle3lab.book.release_runs import runs_of, span_of
 from eagle3lab.book.tables import html_table
 from eagle3lab.engines.arguments import (
     HOPPER,
@@ -72,17 +73,11 @@ _COLUMNS: tuple[tuple[str, str, str, Callable[[ResolvedLaunch], str]], ...] = (
 
 def launch_table() -> str:
     """One row a run of releases that answer alike, one column a command."""
-    runs: list[tuple[list[str], list[str]]] = []
-    for release in releases():
-        cells = [_cell(release, options, target, show) for _, options, target, show in _COLUMNS]
-        if runs and runs[-1][1] == cells:
-            runs[-1][0].append(release)
-        else:
-            runs.append(([release], cells))
-    rows = (
-        [covered[0] if len(covered) == 1 else f"{covered[0]} to {covered[-1]}", *map(inline_html, cells)]
-        for covered, cells in runs
-    )
+
+    def cells(release: str) -> list[str]:
+        return [_cell(release, options, target, show) for _, options, target, show in _COLUMNS]
+
+    rows = ([span_of(run), *map(inline_html, shown)] for run, shown in runs_of(releases(), cells))
     return html_table(["Releases", *(inline_html(title) for title, *_ in _COLUMNS)], rows)
 
 

@@ -6,6 +6,8 @@ torch at the top.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -69,6 +71,9 @@ def main() -> None:
     """Run the command line; an input that cannot be read ends with one line on stderr and exit status 2."""
     from eagle3lab.errors import Eagle3labError
 
+    # Python looks for cycles after every 700 objects made, and in all of them at its end: an eighth of a short command.
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         # Typer looks closely at every command there is, which is wasted time where one is named.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from eagle3lab.cli.output import print_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -96,11 +98,9 @@ def acceptance(
 
 def _write(report: AcceptanceReport, format: Format) -> None:
     if format is Format.JSON:
-        import json
-
         from eagle3lab.acceptance.render import as_json
 
-        typer.echo(json.dumps(as_json(report), indent=2, allow_nan=False))
+        print_json(as_json(report), allow_nan=False)
     elif format is Format.HTML:
         from eagle3lab.acceptance.html import page
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from eagle3lab.cli.launch import Format, Gpu
+from eagle3lab.cli.output import Format, print_json
 
 if TYPE_CHECKING:
     from eagle3lab.engines.capture import CapturePlan
@@ -61,9 +61,7 @@ def capture(
         trainer=trainer,
     )
     if format is Format.json:
-        import json
-
-        typer.echo(json.dumps({**as_json(plan), "notes": list(resolved.notes)}, ensure_ascii=False, indent=2))
+        print_json({**as_json(plan), "notes": list(resolved.notes)}, ascii=False)
     else:
         _print(plan, resolved.notes)
     raise typer.Exit(1 if plan.refusal else 0)
@@ -74,7 +72,7 @@ def _launch(command: str, engine: str, target: Path, drafter: Path) -> Any:
     from eagle3lab.engines.arguments import UNKNOWN
     from eagle3lab.engines.capture import Launch
 
-    resolved, _ = resolve(command, engine, target, drafter, Gpu.unknown)
+    resolved = resolve(command, engine, target, drafter, machine=None)
     algorithm = resolved.value("speculative_algorithm")
     if algorithm is UNKNOWN:
         algorithm = resolved.given.get("speculative_algorithm")

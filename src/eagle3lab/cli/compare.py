@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Optional
 
 import typer
 
-
-class Format(StrEnum):
-    """How the comparison is written."""
-
-    TEXT = "text"
-    JSON = "json"
+from eagle3lab.cli.output import Format, print_json
 
 
 def compare(
@@ -26,7 +20,7 @@ def compare(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, max=1024, help="Draft tokens of a verify step, where the logs do not say them."),
     ] = None,
-    format: Annotated[Format, typer.Option(help="text or json.")] = Format.TEXT,
+    format: Annotated[Format, typer.Option(help="text or json.")] = Format.text,
 ) -> None:
     """Say whether run B is better than run A, by how much, and how sure that is."""
     from eagle3lab.acceptance.comparison import as_json, compare_runs
@@ -36,9 +30,7 @@ def compare(
 
     given = Given(release=parse_engine(engine) if engine else None, draft_tokens=draft_tokens)
     found = compare_runs(before, after, given)
-    if format is Format.JSON:
-        import json
-
-        typer.echo(json.dumps(as_json(found), indent=2, allow_nan=False))
+    if format is Format.json:
+        print_json(as_json(found), allow_nan=False)
     else:
         typer.echo(comparison_text(found), nl=False)

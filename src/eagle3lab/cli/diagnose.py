@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from eagle3lab.cli.output import console, print_json
+
 if TYPE_CHECKING:
     from eagle3lab.diagnosis import Diagnosis
 
@@ -87,29 +89,19 @@ def _gate_line(found: Diagnosis) -> str:
 
 
 def _print(found: Diagnosis, format: Format) -> None:
-    if format in (Format.json, Format.sarif):
-        import json
+    if format is Format.json:
+        print_json(found.as_json(), allow_nan=False)
+    elif format is Format.sarif:
+        from eagle3lab.diagnosis.reports.sarif import sarif
 
-        if format is Format.json:
-            report = found.as_json()
-        else:
-            from eagle3lab.diagnosis.reports.sarif import sarif
-
-            report = sarif(found)
-        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+        print_json(sarif(found), allow_nan=False)
     elif format is Format.html:
         from eagle3lab.diagnosis.reports.html import page
 
         typer.echo(page(found), nl=False)
     else:
-        import os
-        import sys
-
-        from rich.console import Console
-
         from eagle3lab.diagnosis.reports.text import drawn
 
-        asked = sys.stdout.isatty() or "COLUMNS" in os.environ
-        console = Console(highlight=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+        out = console(_WIDTH_WITHOUT_TERMINAL)
         for line in drawn(found):
-            console.print(line)
+            out.print(line)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+
+from eagle3lab.cli.output import Format, print_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,9 +42,7 @@ def engines(
         Optional[str],  # noqa: UP045
         typer.Argument(help="Another one: shows what it does otherwise than the first.", show_default=False),
     ] = None,
-    format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="A table for people, or JSON.")
-    ] = "text",
+    format_: Annotated[Format, typer.Option("--format", help="A table for people, or JSON.")] = Format.text,
 ) -> None:
     """Show every release in the atlas; with A what that release does; with A and B what is different in B."""
     from eagle3lab.engines.atlas.resolve import resolve_release
@@ -58,13 +58,13 @@ def engines(
     _two(first.label, second.label, first.facts, second.facts, (*first.notes, *second.notes), format_)
 
 
-def _all_releases(format_: str) -> None:
+def _all_releases(format_: Format) -> None:
     from eagle3lab.engines.atlas import entries
     from eagle3lab.engines.atlas.changes import changes_by_release
 
     changed = changes_by_release()
-    if format_ == "json":
-        _json(
+    if format_ is Format.json:
+        print_json(
             [
                 {
                     "release": entry.release,
@@ -73,7 +73,8 @@ def _all_releases(format_: str) -> None:
                     "changes": [_as_json(change) for change in changed[entry.release]],
                 }
                 for entry in entries()
-            ]
+            ],
+            ascii=False,
         )
         return
     from rich.table import Table
@@ -90,11 +91,11 @@ def _all_releases(format_: str) -> None:
     _print([table])
 
 
-def _one(label: str, facts: ReleaseFacts, notes: tuple[str, ...], format_: str) -> None:
-    if format_ == "json":
+def _one(label: str, facts: ReleaseFacts, notes: tuple[str, ...], format_: Format) -> None:
+    if format_ is Format.json:
         from eagle3lab.engines.atlas.codec import as_json
 
-        _json({"engine": label, "notes": notes, "facts": as_json(facts)})
+        print_json({"engine": label, "notes": notes, "facts": as_json(facts)}, ascii=False)
         return
     from rich.table import Table
     from rich.text import Text
@@ -112,14 +113,20 @@ def _one(label: str, facts: ReleaseFacts, notes: tuple[str, ...], format_: str) 
 
 
 def _two(
-    first: str, second: str, before: ReleaseFacts, after: ReleaseFacts, notes: tuple[str, ...], format_: str
+    first: str,
+    second: str,
+    before: ReleaseFacts,
+    after: ReleaseFacts,
+    notes: tuple[str, ...],
+    format_: Format,
 ) -> None:
     from eagle3lab.engines.atlas.changes import differences
 
     found = differences(before, after)
-    if format_ == "json":
-        _json(
-            {"from": first, "to": second, "notes": notes, "changes": [_as_json(change) for change in found]}
+    if format_ is Format.json:
+        print_json(
+            {"from": first, "to": second, "notes": notes, "changes": [_as_json(change) for change in found]},
+            ascii=False,
         )
         return
     from rich.table import Table
@@ -157,12 +164,6 @@ def _by_topic(changes: Iterable[Change]) -> dict[str, list[str]]:
 
 def _as_json(change: Change) -> dict[str, Any]:
     return {"topic": change.topic, "item": change.item, "before": change.before, "after": change.after}
-
-
-def _json(value: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def _print(drawn: Iterable[RenderableType]) -> None:

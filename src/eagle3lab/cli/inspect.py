@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from eagle3lab.cli.output import Format, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,9 +30,7 @@ _COLOURS = {
 
 def inspect(
     path: Annotated[str, typer.Argument(help="The folder of a drafter (or a target).", show_default=False)],
-    format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="A table for people, or JSON.")
-    ] = "text",
+    format_: Annotated[Format, typer.Option("--format", help="A table for people, or JSON.")] = Format.text,
     statistics: Annotated[
         bool, typer.Option("--statistics/--no-statistics", help="Read the values, not only the headers.")
     ] = True,
@@ -45,10 +45,8 @@ def inspect(
         inspection = inspect_checkpoint(
             path, statistics=statistics, effective_rank=effective_rank, progress=progress
         )
-    if format_ == "json":
-        import json
-
-        typer.echo(json.dumps(inspection.to_json(), indent=2))
+    if format_ is Format.json:
+        print_json(inspection.to_json())
     else:
         _print(inspection)
 

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from eagle3lab.cli.output import Format, console, print_json
+
 if TYPE_CHECKING:
     from eagle3lab.engines.arguments import Machine, ResolvedLaunch
 
 SCHEMA_VERSION = 1
 _WIDTH_WITHOUT_TERMINAL = 180
-
-
-class Format(StrEnum):
-    """How the answer is printed."""
-
-    text = "text"
-    json = "json"
 
 
 class Gpu(StrEnum):
@@ -57,20 +52,18 @@ def launch(
 
     The exit status is 0 where the server may start, 1 where it refuses to.
     """
-    resolved, _ = resolve(command, engine, target, drafter, gpu)
+    resolved = resolve(command, engine, target, drafter, machine_of(gpu))
     if format is Format.json:
-        import json
-
-        typer.echo(json.dumps(as_json(resolved), ensure_ascii=False, indent=2))
+        print_json(as_json(resolved), ascii=False)
     else:
         _print(resolved)
     raise typer.Exit(1 if resolved.refused else 0)
 
 
 def resolve(
-    command: str, engine: str, target: Path | None, drafter: Path | None, gpu: Gpu
-) -> tuple[ResolvedLaunch, Mapping[str, Any] | None]:
-    """The resolved launch, and the target's config where one could be read.
+    command: str, engine: str, target: Path | None, drafter: Path | None, machine: Machine | None
+) -> ResolvedLaunch:
+    """The resolved launch.
 
     Raises:
         InputError: There is no command, or a folder that was named holds no config.json.
@@ -80,16 +73,14 @@ def resolve(
 
     script = "\n" not in command and len(command) < 4096 and Path(command).is_file()
     plan = read_script(command) if script else read_command(command)
-    config = _config(target, plan.model)
-    resolved = resolve_launch(
+    return resolve_launch(
         plan.arguments(),
         argument_rules(engine),
-        target=config,
+        target=_config(target, plan.model),
         drafter=_config(drafter, plan.drafter),
-        machine=machine_of(gpu),
+        machine=machine,
         environment=plan.environment,
     )
-    return resolved, config
 
 
 def machine_of(gpu: Gpu) -> Machine | None:
@@ -166,10 +157,6 @@ def as_json(resolved: ResolvedLaunch) -> dict[str, Any]:
 
 
 def _print(resolved: ResolvedLaunch) -> None:
-    import os
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -179,8 +166,7 @@ def _print(resolved: ResolvedLaunch) -> None:
     def shown(value: Any) -> Text:
         return Text(printable("unknown" if value is UNKNOWN else "-" if value is None else str(value)))
 
-    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(highlight=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+    out = console(_WIDTH_WITHOUT_TERMINAL)
     table = Table(title=f"sglang=={printable(resolved.release)}: what it changes", title_justify="left")
     for heading in ("argument", "before", "after", "why", "read at"):
         table.add_column(heading, overflow="fold")
@@ -194,11 +180,11 @@ def _print(resolved: ResolvedLaunch) -> None:
             Text(printable(may + why)),
             Text(change.source),
         )
-    console.print(table)
+    out.print(table)
     for refusal in resolved.refusals:
         verb = "refuses" if refusal.certain else "may refuse"
         where = f" ({refusal.source})" if refusal.source else ""
-        console.print(Text(printable(f"{verb}: {refusal.exception}: {refusal.message}{where}")))
+        out.print(Text(printable(f"{verb}: {refusal.exception}: {refusal.message}{where}")))
     context = resolved.draft_context
     if context is not None:
         fate = (
@@ -206,6 +192,6 @@ def _print(resolved: ResolvedLaunch) -> None:
             if context.length
             else f"refused: {context.exception}: {context.message}"
         )
-        console.print(Text(f"the drafter's context: {fate} ({context.source})"))
+        out.print(Text(f"the drafter's context: {fate} ({context.source})"))
     for note in resolved.unknown:
-        console.print(Text(printable(f"note: {note}")))
+        out.print(Text(printable(f"note: {note}")))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from eagle3lab.cli.output import Format, console, print_json
+
 _WIDTH_WITHOUT_TERMINAL = 180
-
-
-class Format(StrEnum):
-    """How the plan is printed."""
-
-    text = "text"
-    json = "json"
 
 
 def load_plan(
@@ -49,30 +43,22 @@ def load_plan(
         real = real_load(checkpoint, facts, tp, rank)
         disagreements = differences(plan, real)
     if format is Format.json:
-        import json
-
         report = plan.to_dict()
         if real is not None:
             report |= {"ground_truth": real.to_dict(), "differences": disagreements}
-        typer.echo(json.dumps(report, indent=2))
+        print_json(report)
         return
-
-    import os
-    import sys
-
-    from rich.console import Console
 
     from eagle3lab.engines.loading.tables import plan_tables
     from eagle3lab.text import printable
 
     # Where there is no terminal to ask, wide enough that names are not cut.
-    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(highlight=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+    out = console(_WIDTH_WITHOUT_TERMINAL)
     for drawn in plan_tables(plan):
-        console.print(drawn)
+        out.print(drawn)
     if real is not None:
         verdict = "something else:" if disagreements else "exactly this."
         where = facts.spec if facts.root is None else printable(facts.root)
-        console.print(f"Ground truth: {where}'s own loader did {verdict}")
+        out.print(f"Ground truth: {where}'s own loader did {verdict}")
         for line in disagreements:
-            console.print(line, markup=False)
+            out.print(line, markup=False)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from eagle3lab.cli.output import Format, console, print_json
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,13 +27,6 @@ if TYPE_CHECKING:
 _FAILED, _INTERRUPTED = 3, 130
 _ATTACH_S = 3.0
 _WIDTH_WITHOUT_TERMINAL = 120
-
-
-class Format(StrEnum):
-    """How the measurement is written."""
-
-    text = "text"
-    json = "json"
 
 
 class Profile(StrEnum):
@@ -322,16 +317,8 @@ def _print(found: Measurement, workload: Workload | Bench, format: Format) -> No
     from eagle3lab.serving.report import as_json, drawn
 
     if format is Format.json:
-        import json
-
-        typer.echo(json.dumps(as_json(found, workload), indent=2, allow_nan=False))
+        print_json(as_json(found, workload), allow_nan=False)
         return
-    import os
-    import sys
-
-    from rich.console import Console
-
-    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(highlight=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+    out = console(_WIDTH_WITHOUT_TERMINAL)
     for part in drawn(found, workload):
-        console.print(part)
+        out.print(part)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-
-class Format(StrEnum):
-    """How the report is printed."""
-
-    text = "text"
-    json = "json"
+from eagle3lab.cli.output import Format, print_json
 
 
 def parity(
@@ -46,9 +40,7 @@ def parity(
 
     report = compare_forwards(drafter, target, engine, trained=trained, events=events, steps=steps)
     if format is Format.json:
-        import json
-
-        typer.echo(json.dumps(as_json(report), ensure_ascii=False, indent=2, allow_nan=False))
+        print_json(as_json(report), ascii=False, allow_nan=False)
     else:
         print_text(report)
     raise typer.Exit(1 if report.verdict == "part" else 0)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+
+from eagle3lab.cli.output import Format, console, print_json
 
 if TYPE_CHECKING:
     from eagle3lab.repair.model import RepairPlan
 
 _WIDTH_WITHOUT_TERMINAL = 180
 SCHEMA_VERSION = 1
-
-
-class Format(StrEnum):
-    """How the outcome is printed."""
-
-    text = "text"
-    json = "json"
 
 
 def repair(
@@ -77,7 +71,7 @@ def repair(
         assert out is not None
         written = write_repair(plan, out, verify=verify, sync=sync)
     if format is Format.json:
-        _print_json(_report(plan, None if written is None else written.path, verify and written is not None))
+        print_json(_report(plan, None if written is None else written.path, verify and written is not None))
     else:
         _print_text(plan, None if written is None else written.path, verify)
     if plan.refusals:
@@ -90,7 +84,7 @@ def _undo(undo: Path, out: Path, sync: bool, format: Format) -> None:
 
     restored = undo_repair(undo, out, sync=sync)
     if format is Format.json:
-        _print_json(
+        print_json(
             {"schema_version": SCHEMA_VERSION, "restored": str(restored.path), "files": list(restored.files)}
         )
     else:
@@ -115,28 +109,16 @@ def _report(plan: RepairPlan, out: Path | None, verified: bool) -> dict[str, Any
     }
 
 
-def _print_json(report: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(report, indent=2))
-
-
 def _print_text(plan: RepairPlan, out: Path | None, verify: bool) -> None:
-    import os
-    import sys
-
-    from rich.console import Console
-
     from eagle3lab.repair.tables import plan_tables
     from eagle3lab.text import printable
 
     # Where there is no terminal to ask, wide enough that little is folded.
-    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(highlight=False, markup=False, width=None if asked else _WIDTH_WITHOUT_TERMINAL)
+    to = console(_WIDTH_WITHOUT_TERMINAL, markup=False)
     for drawn in plan_tables(plan):
-        console.print(drawn)
+        to.print(drawn)
     for line in _conclusion(plan, out, verify):
-        console.print(printable(line, 1000))
+        to.print(printable(line, 1000))
 
 
 def _conclusion(plan: RepairPlan, out: Path | None, verify: bool) -> list[str]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-
-class Format(StrEnum):
-    """How the report is printed."""
-
-    TEXT = "text"
-    JSON = "json"
+from eagle3lab.cli.output import Format, print_json
 
 
 def vocab(
@@ -28,7 +22,7 @@ def vocab(
     ] = None,
     steps: Annotated[int, typer.Option(min=1, max=64, help="Draft tokens proposed in one verify step.")] = 3,
     rows: Annotated[int, typer.Option(min=0, max=10_000, help="Rows shown from each end of the map.")] = 8,
-    output: Annotated[Format, typer.Option("--format", help="How to print the report.")] = Format.TEXT,
+    output: Annotated[Format, typer.Option("--format", help="How to print the report.")] = Format.text,
 ) -> None:
     """Say what the token map (d2t) holds and whether engines get the intended tokens from it."""
     from eagle3lab.checkpoint import open_checkpoint
@@ -52,9 +46,7 @@ def vocab(
             )
         coverage = measure_coverage(tokenizer.encode(read_text(text)), token_map.served_ids, steps)
     show = tokenizer.show if tokenizer else None
-    if output is Format.JSON:
-        import json
-
-        typer.echo(json.dumps(as_json(token_map, coverage, show, rows), indent=2))
+    if output is Format.json:
+        print_json(as_json(token_map, coverage, show, rows))
     else:
         typer.echo(as_text(token_map, coverage, show, rows), nl=False)

@@ -8,7 +8,6 @@ from eagle3lab.diagnosis import ranking
 from eagle3lab.diagnosis.checks import all_checks
 from eagle3lab.diagnosis.checks.base import Check, SkipCheck
 from eagle3lab.diagnosis.evidence.investigation import Investigation, Place
-from eagle3lab.diagnosis.evidence.run_folder import inputs_of
 from eagle3lab.diagnosis.model import Diagnosis, Finding, Observed, Severity, Skipped, Verdict
 from eagle3lab.errors import InputError
 
@@ -47,6 +46,8 @@ def diagnose(
         InputError: Nothing was given, a path leads nowhere, or engine or command cannot be understood at all.
     """
     if run is not None:
+        from eagle3lab.diagnosis.evidence.run_folder import inputs_of
+
         left = inputs_of(run)
         drafter, target, log = drafter or left.drafter, target or left.target, log or left.log
         engine, launch, events = engine or left.engine, launch or left.launch, events or left.events

@@ -78,11 +78,6 @@ class RunFolder:
         return self.path / LOG
 
     @property
-    def overlay(self) -> Path:
-        """What was put into the engine."""
-        return self.path / OVERLAY
-
-    @property
     def events_dir(self) -> Path:
         """The probe's files."""
         return self.path / EVENTS

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from eagle3lab.acceptance.logs.summaries import HISTOGRAMS
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import BENCH, RunFolder
 from eagle3lab.serving.errors import ServerError
@@ -17,8 +18,6 @@ from eagle3lab.text import printable
 if TYPE_CHECKING:
     from eagle3lab.runs.events import RankEvents
 
-# Verify steps by the number of drafts accepted in them, as 0.5.9 and 0.5.23 name it.
-_HISTOGRAMS = ("spec_accept_histogram", "spec_correct_drafts_histogram")
 _MOST_POSITIONS = 1024
 
 
@@ -169,7 +168,7 @@ def count(answers: Iterable[Mapping[str, Any]], draft_tokens: int) -> Counts:
 
 def _by_position(meta: Mapping[str, Any]) -> list[int] | None:
     """Verifications that accepted position 1, 2, …, from those that accepted exactly 0, 1, 2, … drafts."""
-    for name in _HISTOGRAMS:
+    for name in HISTOGRAMS:
         exactly = meta.get(name)
         if not isinstance(exactly, list) or not 0 < len(exactly) <= _MOST_POSITIONS:
             continue
@@ -180,21 +179,13 @@ def _by_position(meta: Mapping[str, Any]) -> list[int] | None:
 
 def _from_events(ranks: Sequence[RankEvents]) -> tuple[Counts, int] | None:
     """The probe's own totals, over the replicas, and D; None if it counted nothing."""
-    from eagle3lab.runs.events import Counters
+    from eagle3lab.runs.counters import pooled
 
-    last = [rank.last(Counters) for rank in ranks if rank.attached.tp_rank == 0]
-    found = [counters for counters in last if counters is not None and counters.verify_steps]
-    if not found:
+    total = pooled(ranks)
+    if total is None:
         return None
-    positions: Counter[int] = Counter()
-    for counters in found:
-        positions.update(dict(enumerate(counters.per_position[:_MOST_POSITIONS])))
-    counts = Counts(
-        sum(counters.verify_steps for counters in found),
-        sum(counters.accepted for counters in found),
-        tuple(positions[place] for place in range(len(positions))),
-    )
-    return counts, found[0].draft_tokens
+    counts = Counts(total.verify_steps, total.accepted, total.per_position[:_MOST_POSITIONS])
+    return counts, total.draft_tokens
 
 
 def _seen(ranks: Sequence[RankEvents]) -> Seen | None:

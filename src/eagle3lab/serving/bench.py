@@ -18,7 +18,7 @@ from typing import Any
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import BENCH, BENCH_LOG, OVERLAY
 from eagle3lab.serving.errors import ServerError
-from eagle3lab.serving.launch.secrets import redact_arguments, redact_text, spellings
+from eagle3lab.serving.launch.secrets import redact_arguments
 from eagle3lab.serving.logs import tail
 from eagle3lab.serving.server import Server
 
@@ -87,11 +87,10 @@ def run_bench(server: Server, bench: Bench, *, timeout_s: float = 7200.0) -> Non
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            forms = spellings(server.secrets())
             for kept in (output, run_dir / BENCH):
                 if kept.is_file():
                     text = kept.read_text(encoding="utf-8", errors="replace")
-                    kept.write_text(redact_text(text, forms), encoding="utf-8")
+                    kept.write_text(server.redacted(text), encoding="utf-8")
     if process.returncode:
         server.wait_for_its_end()
         lines = output.read_text(encoding="utf-8", errors="replace").splitlines()

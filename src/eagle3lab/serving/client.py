@@ -17,14 +17,15 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from eagle3lab.errors import InputError
+from eagle3lab.proxies import opener_for
 from eagle3lab.serving.errors import ServerError, ServerRefused, ServerTimeout
+from eagle3lab.serving.launch.secrets import redact_text, spellings
 from eagle3lab.serving.logs import first_traceback, tail
 from eagle3lab.text import printable
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or the messages of a chat (OpenAI's form, for a target with a chat template)."""
 
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _CHECK_S, _SLACK_S = 0.2, 10.0
 
 
@@ -63,9 +64,7 @@ class RunningServer:
         self.url = url.rstrip("/")
         self.log = log
         self.api_key = api_key
-        # A proxy set for the outside world must not get in the way of this machine's own addresses.
-        direct = [urllib.request.ProxyHandler({})] if parts.hostname in _LOOPBACK else []
-        self._opener = urllib.request.build_opener(*direct)
+        self._opener = opener_for(parts.hostname)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -85,6 +84,10 @@ class RunningServer:
     def secrets(self) -> tuple[str, ...]:
         """What must not be written down: its API key, as far as is known."""
         return (self.api_key,) if self.api_key else ()
+
+    def redacted(self, text: str) -> str:
+        """A text as it may be written down: without the server's secrets."""
+        return redact_text(text, spellings(self.secrets()))
 
     def log_lines(self) -> list[str]:
         """The log so far; none if there is no log."""

@@ -30,12 +30,12 @@ from eagle3lab.serving.engine import Engine
 from eagle3lab.serving.errors import ServerError
 from eagle3lab.serving.launch import LaunchPlan
 from eagle3lab.serving.launch.reading import plan_of_server
-from eagle3lab.serving.launch.secrets import redact_arguments, redact_text, spellings
+from eagle3lab.serving.launch.secrets import redact_text
 from eagle3lab.serving.logs import Progress
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.report import as_json
-from eagle3lab.serving.server import Server
+from eagle3lab.serving.server import Server, check_is_unused
 from eagle3lab.serving.workload import Answered, Workload, keep_metrics, keep_server_info, run_workload
 
 _METRICS = "--enable-metrics"
@@ -152,8 +152,7 @@ def measure_running(
         ServerError: The server ends, does not answer, or does not speculate.
     """
     run_dir = Path(run_dir).absolute()
-    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
-        raise InputError("the run folder is in use", path=run_dir, advice="Give one that is new or empty")
+    check_is_unused(run_dir)
     info = server.server_info()
     version = info.get("version")
     release = version if isinstance(version, str) else None
@@ -161,8 +160,7 @@ def measure_running(
     with _told(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(run_dir)
-        attached = redact_arguments([server.url])[0]
-        described = {"kind": "sglang", "release": release, "attached": attached}
+        described = {"kind": "sglang", "release": release, "attached": redact_text(server.url, ())}
         _write_json(run_dir / PLAN, {"engine": described, "plan": plan.as_json()})
         begin = server.log.stat().st_size if server.log is not None else 0
         try:
@@ -207,4 +205,4 @@ def _copy_log(server: RunningServer, begin: int, to: Path) -> None:
     with server.log.open("rb") as file:
         file.seek(begin)
         text = file.read().decode(errors="replace")
-    to.write_text(redact_text(text, spellings(server.secrets())), encoding="utf-8")
+    to.write_text(server.redacted(text), encoding="utf-8")

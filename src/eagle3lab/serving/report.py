@@ -42,6 +42,14 @@ def per_position(measurement: Measurement) -> PerPosition | None:
     return PerPosition.from_unconditional(tuple(n / steps for n in measurement.counts.positions), steps)
 
 
+def _positions(measurement: Measurement) -> list[tuple[int, int, float, float | None]] | None:
+    """Each position, its accepted drafts, and their share of all steps and of those that accepted all before."""
+    counts, shares = measurement.counts.positions, per_position(measurement)
+    if counts is None or shares is None:
+        return None
+    return list(zip(range(1, len(counts) + 1), counts, shares.unconditional, shares.conditional, strict=True))
+
+
 def printed(measurement: Measurement) -> tuple[str, float] | None:
     """The formula of the release's decode line, and what it makes of the accept length; None where it prints none."""
     if measurement.release is None:
@@ -60,7 +68,7 @@ def as_json(measurement: Measurement, workload: Workload | Bench) -> dict[str, A
     """The measurement as plain values, schema version 1. Holds no secret."""
     folder = RunFolder(measurement.run_dir)
     plan = folder.plan()
-    shares, formula = per_position(measurement), printed(measurement)
+    positions, formula = _positions(measurement), printed(measurement)
     last = _PRINTED.search(measurement.last_decode_line or "")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -86,17 +94,9 @@ def as_json(measurement: Measurement, workload: Workload | Bench) -> dict[str, A
             else None,
             "per_position": [
                 {"position": place, "accepted": accepted, "unconditional": share, "conditional": conditional}
-                for place, (accepted, share, conditional) in enumerate(
-                    zip(
-                        measurement.counts.positions or (),
-                        shares.unconditional,
-                        shares.conditional,
-                        strict=True,
-                    ),
-                    1,
-                )
+                for place, accepted, share, conditional in positions
             ]
-            if shares
+            if positions is not None
             else None,
         },
         "probe": _probe_json(measurement.seen) if measurement.seen else None,
@@ -151,13 +151,12 @@ def drawn(measurement: Measurement, workload: Workload | Bench) -> Iterator[Rend
     for row in _rows(measurement):
         table.add_row(*map(Text, row))
     yield table
-    shares = per_position(measurement)
-    if shares is not None:
+    positions = _positions(measurement)
+    if positions is not None:
         table = Table(title="By position of the draft", title_justify="left")
         for heading in ("position", "accepted", "of all verify steps", "of those that accepted all before"):
             table.add_column(heading, justify="right")
-        rows = zip(measurement.counts.positions or (), shares.unconditional, shares.conditional, strict=True)
-        for place, (accepted, share, conditional) in enumerate(rows, 1):
+        for place, accepted, share, conditional in positions:
             table.add_row(
                 str(place),
                 str(accepted),

@@ -20,7 +20,7 @@ from eagle3lab.runs.folder import COMMAND, LOG, OVERLAY, PLAN
 from eagle3lab.serving.client import RunningServer
 from eagle3lab.serving.cpu_kernels.install import cpu_overlay
 from eagle3lab.serving.engine import Engine, find_engine
-from eagle3lab.serving.errors import ServerDied, ServerError, ServerTimeout
+from eagle3lab.serving.errors import ServerDied, ServerError
 from eagle3lab.serving.launch.plan import MODULE, LaunchPlan
 from eagle3lab.serving.launch.secrets import REDACTED, ambient_secrets, spellings
 from eagle3lab.serving.logs import Progress, Tail, first_traceback, shown, stage_of, tail
@@ -91,7 +91,7 @@ class Server(RunningServer):
         engine = engine or find_engine()
         run_dir = Path(run_dir).absolute()
         _check_folders(plan)
-        _check_is_unused(run_dir)
+        check_is_unused(run_dir)
         with contextlib.ExitStack() as undo:
             port, lock = reserve(plan.port, host=plan.host)
             undo.callback(os.close, lock)
@@ -190,12 +190,7 @@ class Server(RunningServer):
                 (stall_s, last_word, "has said nothing for"),
             ):
                 if limit is not None and now - since > limit:
-                    lines = self.log_lines()
-                    raise ServerTimeout(
-                        f"the server {problem} {limit:.0f} s; it was last seen {stage}",
-                        traceback=first_traceback(lines),
-                        tail=tail(lines),
-                    )
+                    raise self._too_late(f"the server {problem} {limit:.0f} s; it was last seen {stage}")
             time.sleep(_POLL_S)
 
 
@@ -333,7 +328,8 @@ def _check_folders(plan: LaunchPlan) -> None:
             raise InputError(f"the {what} folder is missing", path=path, advice=f"Give the {what}'s folder")
 
 
-def _check_is_unused(run_dir: Path) -> None:
+def check_is_unused(run_dir: Path) -> None:
+    """Raise `InputError` for a run folder that holds something."""
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
         raise InputError("the run folder is in use", path=run_dir, advice="Give one that is new or empty")
 

@@ -14,7 +14,7 @@ from eagle3lab.runs.folder import METRICS_AFTER, METRICS_BEFORE, SERVER_INFO, Ru
 from eagle3lab.runs.requests import Phase, Request, write_requests
 from eagle3lab.serving.client import Generation, Prompt, RunningServer
 from eagle3lab.serving.errors import ServerRefused
-from eagle3lab.serving.launch.secrets import redact_json, redact_text, spellings
+from eagle3lab.serving.launch.secrets import redact_json
 
 Answered = Callable[[Phase, int, int], None]
 """Called with a phase, the number of its requests that have been answered, and of all that it has."""
@@ -162,5 +162,4 @@ def keep_metrics(server: RunningServer, path: Path) -> None:
         content = server.request("/metrics")
     except ServerRefused:
         return
-    text = redact_text(content.decode(errors="replace"), spellings(server.secrets()))
-    path.write_text(text, encoding="utf-8")
+    path.write_text(server.redacted(content.decode(errors="replace")), encoding="utf-8")

@@ -3,46 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, listed, seen
 from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.model import Impact, Severity
+
+if TYPE_CHECKING:
+    from eagle3lab.runs.judgement import Start
+
+# These are seen; of the others the event does not say whether t2d proves them or they are likely.
+_ARITHMETIC = ("vocab.range", "vocab.missing", "vocab.dtype")
 
 
 @check(
     "E3L-E01",
     "names.dropped",
     needs=("events",),
-    others=("names.missing",),
+    others=("names.missing", "names.unsupported-tensor"),
     effect="Parameters hold whatever was in memory: the drafter computes noise, and nothing but luck is accepted.",
 )
 def unwritten(case: Investigation) -> Iterator[Found]:
     """The server left parameters of the drafter unwritten.
 
-    Seen: The probe watched every name being offered; parameters remain that nothing wrote.
+    Seen: The probe watched every name being offered; parameters remain that nothing wrote, or of which a part (the
+        rows of k_proj in qkv_proj) was not written. What the target provides, and scales, do not count.
     Why: Their names are not those of this release, or the checkpoint does not have them.
     Effect: What was in memory stays in the parameter, differently at each start: 1.00 and a little.
     Repair: `eagle3lab repair` for this release, or a release that takes these names.
     Sources: The event `Loaded` of `eagle3lab.runs.events`.
     """
-    assert case.events is not None
-    loaded = case.events.loaded
-    if loaded is None:
-        raise SkipCheck("the probe did not see the drafter being loaded")
-    if not loaded.never_written:
+    from eagle3lab.runs.judgement import judge_loading
+
+    start = _start(case)
+    if start.eagle3 is None or start.loaded is None:
+        raise SkipCheck("the probe did not see an EAGLE-3 drafter being loaded")
+    found = judge_loading(start)
+    if found is None:
         return
-    evidence = [
-        seen(f"nothing wrote {listed(tuple(loaded.never_written))}", case.events.path),
-        seen(f"{len(loaded.dropped)} of {loaded.offered} names were dropped", case.events.path),
-    ]
-    if loaded.dropped:
-        evidence.append(seen(f"dropped: {listed(tuple(loaded.dropped))}"))
+    path, offered = _path(case), start.loaded.offered
+    dropped = seen(f"{len(found.dropped)} of {offered} names were dropped: {listed(found.dropped)}", path)
+    if not found.unfilled:
+        if case.load is None:  # where the files are given, what each name is for is known better
+            yield Found(
+                f"The server dropped {len(found.dropped)} tensor(s) of the checkpoint, and filled every parameter",
+                (dropped,),
+                "See whether the drafter was trained with them: eagle3lab load-plan.",
+                fault=found.fault,
+                confidence=0.6,
+                severity=Severity.NOTE,
+                impact=Impact.PARTIAL,
+                effect="If the drafter was trained with them, fewer drafts are right.",
+            )
+        return
+    evidence = []
+    if found.never_written:
+        evidence.append(seen(f"nothing wrote {listed(found.never_written)}", path))
+    if found.partly_written:
+        evidence.append(seen(f"written in part: {listed(found.partly_written)}", path))
+    evidence.append(dropped if found.dropped else seen(f"of {offered} names none was dropped", path))
     yield Found(
-        f"The server left {len(loaded.never_written)} parameters of the drafter unwritten",
+        f"The server left {found.unfilled} parameter(s) of the drafter unwritten"
+        if found.never_written
+        else f"The server wrote {found.unfilled} parameter(s) of the drafter only in part",
         tuple(evidence),
         "Write the tensors under the names of this release: eagle3lab repair DRAFTER --for this release."
-        if loaded.dropped
+        if found.dropped
         else "Add the tensors, or take the checkpoint from the run that trained it.",
-        fault="names.dropped" if loaded.dropped else "names.missing",
+        fault=found.fault,
     )
 
 
@@ -56,40 +85,46 @@ def unwritten(case: Investigation) -> Iterator[Found]:
 def one_state(case: Investigation) -> Iterator[Found]:
     """At the boundary one state arrived where fc fuses several.
 
-    Seen: The incoming hidden states were H wide while prompts were read, and fc was never applied.
+    Seen: The incoming hidden states were H wide while prompts were read, and fc was never applied; or, before any
+        prompt, the target was never asked to capture and the server's algorithm or the head's config says why.
     Why: The target was never asked to capture (another algorithm, or use_aux_hidden_state is false), or what was
         captured has the width of the embedding.
     Effect: `hidden_states.shape[-1] != embeds.shape[-1]` is false, so fc is skipped without a word: 1.00 to 1.05.
     Repair: `--speculative-algorithm EAGLE3`, and a release whose target class captures.
     Sources: SGLang `models/llama_eagle3.py`; the events `Boundary` and `Captured` of `eagle3lab.runs.events`.
     """
+    from eagle3lab.runs.judgement import judge_states
+
     assert case.events is not None
-    built, prompts = case.events.built, case.events.prompts
-    if built is None or built.fc_in is None or built.fc_out is None or not prompts:
-        raise SkipCheck("the probe saw no pass of a drafter with an fc")
-    if built.fc_in <= built.fc_out or any(one.fc_ran for one in prompts):
+    start, prompts = _start(case), case.events.prompts
+    found = judge_states(start, prompts)
+    if found is None:
+        if not prompts or start.eagle3 is None or start.eagle3.fc_in is None:
+            raise SkipCheck("the probe saw no pass of an EAGLE-3 drafter with an fc")
         return
-    width = prompts[0].hidden_shape[-1] if prompts[0].hidden_shape else 0
-    asked = case.events.captured
-    fault = "capture.width" if asked is not None else "capture.algorithm"
-    if asked is None and case.config is not None and not case.config.use_aux_hidden_state:
-        fault = "capture.disabled"
+    fixes = {
+        "capture.algorithm": "Use --speculative-algorithm EAGLE3, with a release whose target class captures.",
+        "capture.disabled": "Set use_aux_hidden_state to true.",
+        "capture.width": "Compare the target's width with what fc was trained for.",
+    }
     yield Found(
-        "The drafter was handed one hidden state, and its fc never ran",
+        "The drafter was handed one hidden state, and its fc never ran"
+        if prompts
+        else "The target was not asked for the hidden states that the drafter's fc fuses",
         (
-            seen(f"{width} columns arrived where fc takes {built.fc_in}", case.events.path),
+            seen(
+                f"{found.width} columns {'arrived' if prompts else 'will arrive'} where fc takes {found.fc_in}",
+                _path(case),
+            ),
             seen(
                 "the target was never asked to capture auxiliary hidden states"
-                if asked is None
-                else f"the target was asked to capture the inputs of layers {asked.layers}"
+                if start.captured is None
+                else f"the target was asked to capture the inputs of layers {start.captured.layers}"
             ),
+            *([seen(f"the server's speculative algorithm is {start.algorithm}")] if start.algorithm else []),
         ),
-        "Set use_aux_hidden_state to true."
-        if fault == "capture.disabled"
-        else "Use --speculative-algorithm EAGLE3, with a release whose target class captures."
-        if asked is None
-        else "Compare the target's width with what fc was trained for.",
-        fault=fault,
+        fixes[found.fault],
+        fault=found.fault,
         confidence=0.97,
     )
 
@@ -98,64 +133,66 @@ def one_state(case: Investigation) -> Iterator[Found]:
     "E3L-E03",
     "vocab.range",
     needs=("events",),
-    others=("vocab.missing", "vocab.zero"),
+    others=("vocab.absolute", "vocab.double-offset", "vocab.zero", "vocab.missing", "vocab.dtype"),
     effect="Draft ids are translated to other tokens than the head means.",
 )
 def served_map(case: Investigation) -> Iterator[Found]:
     """The map that the engine holds cannot be right.
 
-    Seen: hot_token_id leaves the target's vocabulary or repeats ids, is just 0, 1, 2 …, or is absent, although the
-        draft vocabulary is reduced.
+    Seen: The d2t that the server read is found to hold absolute ids, doubled offsets, zeros or no integers; or
+        hot_token_id leaves the target's vocabulary, repeats ids, or is absent with a reduced draft vocabulary.
     Why: The checkpoint's d2t is absent, all zero, or was shifted once too often.
     Effect: Proposals stand for other tokens; ids outside the vocabulary can end the server.
     Repair: Store the offsets of the run that trained this head: `eagle3lab vocab` shows what is there.
     Sources: The event `TokenMap` of `eagle3lab.runs.events`: hot_token_id = d2t + arange.
     """
-    assert case.events is not None
-    held, built = case.events.token_map, case.events.built
-    if held is None:
-        raise SkipCheck("the probe did not see the token map")
-    reduced = _reduced(case)
-    if not held.present:
-        if reduced and built is not None:
-            yield Found(
-                "The draft vocabulary is reduced, and the engine holds no token map",
-                (
-                    seen(
-                        f"draft_vocab_size is {built.draft_vocab_size}, hot_token_id is None",
-                        case.events.path,
-                    ),
-                ),
-                "Add the d2t of the run that trained this head.",
-                fault="vocab.missing",
-            )
+    from eagle3lab.runs.judgement import judge_map
+
+    start = _start(case)
+    held = start.token_map
+    if start.eagle3 is None or held is None:
+        raise SkipCheck("the probe did not see an EAGLE-3 drafter's token map")
+    found = judge_map(start)
+    if found is None:
         return
-    identity = held.minimum == 0 and held.maximum == held.rows - 1 and held.first == [*range(len(held.first))]
-    if held.out_of_range or held.distinct < held.rows:
-        yield Found(
-            "The token map that the engine holds leaves the vocabulary or repeats tokens",
-            (
-                seen(
-                    f"of {held.rows} ids ({held.minimum} to {held.maximum}), {held.out_of_range} are outside and "
-                    f"{held.distinct} are distinct",
-                    case.events.path,
-                ),
-            ),
-            "Store offsets in d2t: target id − draft id.",
+    evidence = [
+        seen(
+            f"of {held.rows} ids ({held.minimum} to {held.maximum}), {held.out_of_range} are outside and "
+            f"{held.distinct} are distinct"
+            if held.present
+            else f"draft_vocab_size is {start.eagle3.draft_vocab_size}, hot_token_id is None",
+            _path(case),
+        ),
+        *(seen(text) for text in held.evidence),
+    ]
+    if found.guessed:
+        evidence.append(
+            seen(f"they begin with {listed(tuple(map(str, held.first)))}: as if d2t were all zeros")
         )
-    elif identity and reduced:
-        yield Found(
-            "The token map that the engine holds is 0, 1, 2 …",
-            (seen(f"hot_token_id counts from 0 to {held.maximum} in order", case.events.path),),
-            "Store the d2t of the run that trained this head.",
-            fault="vocab.zero",
-            confidence=0.9,
-        )
+    lost = found.fault in ("vocab.missing", "vocab.zero")
+    yield Found(
+        f"The engine translates drafts to wrong tokens: {found.kind.meaning.rstrip('.')}",
+        tuple(evidence),
+        "Store the d2t of the run that trained this head."
+        if lost
+        else "Store offsets in d2t: target id − draft id, int64.",
+        fault=found.fault,
+        confidence=0.9 if found.guessed else 1.0 if found.fault in _ARITHMETIC else 0.97,
+    )
 
 
-def _reduced(case: Investigation) -> bool:
-    """Whether the draft vocabulary is smaller than the target's, as far as is known."""
-    built = case.events.built if case.events else None
-    size = built.draft_vocab_size if built else None
-    whole = case.target.vocab_size if case.target else case.config.vocab_size if case.config else None
-    return size is not None and whole is not None and size < whole
+def _path(case: Investigation) -> str:
+    assert case.events is not None
+    return case.events.path
+
+
+def _start(case: Investigation) -> Start:
+    """What was seen of the start, and of what was not what the files say."""
+    assert case.events is not None
+    start, config = case.events.start, case.config
+    if start.algorithm is None and config is not None:
+        start = replace(start, use_aux_hidden_state=config.use_aux_hidden_state)
+    if start.target_vocab_size is None:
+        whole = case.target.vocab_size if case.target else config.vocab_size if config else None
+        start = replace(start, target_vocab_size=whole)
+    return start

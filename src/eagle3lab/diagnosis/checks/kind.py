@@ -8,6 +8,7 @@ from eagle3lab.checkpoint.config import look_up
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
 from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.evidence.vllm import eagle3_architectures, vllm_facts
 from eagle3lab.diagnosis.model import Impact, Severity
 
 _STOPS = "The server stops before it serves anything."
@@ -61,9 +62,12 @@ def architecture(case: Investigation) -> Iterator[Found]:
 
     Seen: The first name in `architectures` is a base model's, another engine's, or a later release's class.
     Why: The target's config was copied, the trainer writes its own name, or the head is for another engine.
-    Effect: The engine builds another model and stops on its tensors, or does not know the name at all.
+    Effect: The engine builds another model and stops on its tensors, or does not know the name at all. vLLM puts
+        Eagle3 in front of a name that has it neither first nor last, so it serves the bare names of some base models,
+        and does not look at `architectures` in a config of speculators.
     Repair: Write the class of this release into `architectures`.
     Sources: SGLang `models/registry.py`: the key is the exact class name; the EntryClass lines of each release.
+        vLLM `model_executor/models/registry.py`, `transformers_utils/configs/eagle.py`.
     """
     assert case.config is not None
     if case.config.dialect == "speculators" and (case.engine is None or case.engine.kind != "vllm"):
@@ -72,11 +76,16 @@ def architecture(case: Investigation) -> Iterator[Found]:
         known = (*case.facts.drafter.architectures, *case.facts.drafter.other_architectures)
         where = str(case.facts.drafter.source)
     elif case.engine is not None and case.engine.kind == "vllm":
-        known, where = rules.vllm_architectures(), "vLLM's model registry"
+        facts = vllm_facts(case.engine)
+        if facts is None or facts.drafter is None:
+            raise SkipCheck(f"nothing is known of the classes of {case.engine}")
+        if facts.translation is not None and facts.translation.knows(case.config.raw):
+            return
+        known, where = eagle3_architectures(facts), f"vLLM {facts.release}, {facts.drafter.source}"
     else:
         raise SkipCheck(case.facts_note)
     stated = case.config.architectures
-    if not case.is_eagle3 and case.algorithm in ("EAGLE", "NEXTN"):
+    if not case.is_eagle3 and case.algorithm in ("EAGLE", "NEXTN", "eagle"):
         raise SkipCheck(f"the head is not an EAGLE-3 head, and is served as {case.algorithm}")
     if not stated or stated[0] in known:
         return
@@ -147,7 +156,7 @@ _CONFIG_RULES = {
     "E3L-K04",
     "head-kind.config-value",
     needs=("drafter",),
-    after=("head-kind.config-dialect", "files.unreadable", "files.missing"),
+    after=("head-kind.not-eagle3", "head-kind.config-dialect", "files.unreadable", "files.missing"),
     effect=_STOPS,
     impact=Impact.STOPS,
 )

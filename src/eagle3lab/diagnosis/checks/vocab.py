@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
 from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.evidence.vllm import skipped, vllm_facts
 from eagle3lab.diagnosis.model import Evidence, Impact, Severity
 
 if TYPE_CHECKING:
@@ -73,7 +75,39 @@ def double_offset(case: Investigation) -> Iterator[Found]:
         yield _found(case, report, "arange was subtracted from d2t twice", "Add arange to d2t once.")
 
 
-@check("E3L-V03", "vocab.missing", needs=("map",), after=_FILES, effect=_SHIFTED)
+@check(
+    "E3L-V08",
+    "vocab.discarded",
+    needs=("launch",),
+    engine="sglang",
+    severity=Severity.WARNING,
+    impact=Impact.NONE,
+    effect="The map given by the option does nothing; the drafter's own is used.",
+)
+def discarded(case: Investigation) -> Iterator[Found]:
+    """A token map given by option is ignored.
+
+    Seen: `--speculative-token-map` stands beside `--speculative-algorithm EAGLE3`.
+    Why: The option is for EAGLE-2 heads with a full vocabulary; an EAGLE-3 head brings its own map.
+    Effect: None on a head with a d2t; a head without one keeps draft ids as target ids.
+    Repair: Leave the option out, and store the map in the head as d2t.
+    Sources: SGLang `speculative/eagle_worker.py:155-182` (0.5.9): ignored with a warning.
+    """
+    assert case.launch is not None
+    if case.algorithm != "EAGLE3":
+        raise SkipCheck("the algorithm is not EAGLE3")
+    if case.launch.has("speculative-token-map"):
+        lacking = case.drafter is not None and case.tensor("d2t") is None
+        yield Found(
+            "--speculative-token-map is ignored with EAGLE3",
+            (seen("--speculative-token-map is given"),),
+            "Leave it out; an EAGLE-3 head's own d2t is used.",
+            severity=Severity.ERROR if lacking else Severity.WARNING,
+            impact=Impact.ZERO if lacking else Impact.NONE,
+        )
+
+
+@check("E3L-V03", "vocab.missing", needs=("map",), after=(*_FILES, "vocab.discarded"), effect=_SHIFTED)
 def missing(case: Investigation) -> Iterator[Found]:
     """The draft vocabulary is reduced and there is no d2t.
 
@@ -160,46 +194,36 @@ def disagreement(case: Investigation) -> Iterator[Found]:
 
     Seen: The tokens that t2d marks and those that d2t names are two different sets.
     Why: One of them, and perhaps the head, comes from another training run.
-    Effect: Engines read d2t only; where the head was trained with the other set, acceptance is near chance.
+    Effect: Engines read d2t only; where the head was trained with the other set, acceptance is near chance. On vLLM,
+        whose loader is seen to leave t2d aside, this is a note.
     Repair: Take both tensors and lm_head from the same run.
-    Sources: SpecForge `compact_teacher.py:217`: nonzero(t2d) == d2t + arange.
+    Sources: SpecForge `compact_teacher.py:217`: nonzero(t2d) == d2t + arange. vLLM `models/llama_eagle3.py`: t2d is
+        skipped; measured on 0.32.0, the accept length is that of the head with its own t2d.
     """
     if report := _report(case, "vocab.t2d"):
-        yield _found(
+        found = _found(
             case,
             report,
             "t2d and d2t describe different draft vocabularies",
             "Take d2t, t2d and lm_head from the same training run.",
         )
+        aside = _left_aside(case)
+        if aside is None:
+            yield found
+        else:
+            yield replace(
+                found,
+                evidence=(*found.evidence, seen(f"{case.engine} does not read t2d ({aside})")),
+                severity=Severity.NOTE,
+                impact=Impact.NONE,
+                effect="None by itself; if the head belongs to t2d's vocabulary, its rows stand for other tokens.",
+            )
 
 
-@check(
-    "E3L-V08",
-    "vocab.discarded",
-    needs=("launch",),
-    engine="sglang",
-    severity=Severity.WARNING,
-    impact=Impact.NONE,
-    effect="The map given by the option does nothing; the drafter's own is used.",
-)
-def discarded(case: Investigation) -> Iterator[Found]:
-    """A token map given by option is ignored.
-
-    Seen: `--speculative-token-map` stands beside `--speculative-algorithm EAGLE3`.
-    Why: The option is for EAGLE-2 heads with a full vocabulary; an EAGLE-3 head brings its own map.
-    Effect: None on a head with a d2t; a head without one keeps draft ids as target ids.
-    Repair: Leave the option out, and store the map in the head as d2t.
-    Sources: SGLang `speculative/eagle_worker.py:155-182` (0.5.9): ignored with a warning.
-    """
-    assert case.launch is not None
-    if case.algorithm != "EAGLE3":
-        raise SkipCheck("the algorithm is not EAGLE3")
-    if case.launch.has("speculative-token-map"):
-        lacking = case.drafter is not None and case.tensor("d2t") is None
-        yield Found(
-            "--speculative-token-map is ignored with EAGLE3",
-            (seen("--speculative-token-map is given"),),
-            "Leave it out; an EAGLE-3 head's own d2t is used.",
-            severity=Severity.ERROR if lacking else Severity.WARNING,
-            impact=Impact.ZERO if lacking else Impact.NONE,
-        )
+def _left_aside(case: Investigation) -> str | None:
+    """Where vLLM skips t2d; None on another engine, or where it is not known to."""
+    if case.engine is None or case.engine.kind != "vllm":
+        return None
+    facts = vllm_facts(case.engine)
+    rule = skipped(facts, "t2d") if facts else None
+    return None if rule is None else str(rule.source)

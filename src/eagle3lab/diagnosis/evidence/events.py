@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.model import Observed
 
 if TYPE_CHECKING:
-    from eagle3lab.runs.events import Boundary, Built, Captured, Counters, Loaded, RankEvents, TokenMap
-
-_T = TypeVar("_T")
+    from eagle3lab.runs.counters import Totals
+    from eagle3lab.runs.events import Boundary
+    from eagle3lab.runs.judgement import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +20,16 @@ class Witnessed:
 
     Attributes:
         path: The folder.
-        built: The drafter as the engine built it.
-        loaded: What became of the checkpoint's names on the first rank that loaded it.
-        token_map: hot_token_id as the engine holds it.
-        captured: The call that asked the target for auxiliary hidden states; None if there was none.
+        start: What was seen until the server was ready, of each thing what the first rank says that says something.
         prompts: Passes of the drafter over prompts and accepted tokens, where fused states should arrive.
         counters: Verify steps and accepted drafts, the replicas together; None without a verify step.
         notes: What the reader remarks.
     """
 
     path: str
-    built: Built | None
-    loaded: Loaded | None
-    token_map: TokenMap | None
-    captured: Captured | None
+    start: Start
     prompts: tuple[Boundary, ...]
-    counters: Counters | None
+    counters: Totals | None
     notes: tuple[str, ...]
 
     @property
@@ -47,7 +40,7 @@ class Witnessed:
         from eagle3lab.acceptance.statistics import Estimate
 
         total = self.counters
-        if total is None or not total.verify_steps:
+        if total is None:
             return None
         mean = 1 + total.accepted / total.verify_steps
         shares = tuple(count / total.verify_steps for count in total.per_position)
@@ -65,50 +58,20 @@ def read_witnessed(path: Path) -> Witnessed:
     Raises:
         InputError: It is none, or a file is damaged.
     """
-    from eagle3lab.runs.events import Boundary, Built, Captured, Loaded, TokenMap, read_events
+    from eagle3lab.runs.counters import pooled
+    from eagle3lab.runs.events import Boundary, read_events
+    from eagle3lab.runs.judgement import Start
 
     ranks = read_events(path)
     events = [event for rank in ranks for event in rank.events]
     return Witnessed(
         path=str(path),
-        built=_first(event for event in events if isinstance(event, Built) and event.role == "drafter"),
-        loaded=_first(event for event in events if isinstance(event, Loaded)),
-        token_map=_first(event for event in events if isinstance(event, TokenMap)),
-        captured=_first(event for event in events if isinstance(event, Captured)),
+        start=Start.of(events),
         prompts=tuple(
             event
             for event in events
             if isinstance(event, Boundary) and event.phase in ("extend", "draft_extend")
         ),
-        counters=_pooled(ranks),
+        counters=pooled(ranks),
         notes=tuple(note for rank in ranks for note in rank.notes),
-    )
-
-
-def _first(found: Iterable[_T]) -> _T | None:
-    return next(iter(found), None)
-
-
-def _pooled(ranks: tuple[RankEvents, ...]) -> Counters | None:
-    """The last counters of one rank of each replica: the ranks of a replica verify the same steps."""
-    from eagle3lab.runs.events import Counters
-
-    replicas: dict[int | None, Counters] = {}
-    for rank in ranks:
-        last = rank.last(Counters)
-        if last is not None:
-            replicas.setdefault(rank.attached.dp_rank, last)
-    found = list(replicas.values())
-    if not found:
-        return None
-    longest = max(len(one.per_position) for one in found)
-    padded = [[*one.per_position, *([0] * (longest - len(one.per_position)))] for one in found]
-    return Counters(
-        time=max(one.time for one in found),
-        verify_steps=sum(one.verify_steps for one in found),
-        accepted=sum(one.accepted for one in found),
-        per_position=[sum(column) for column in zip(*padded, strict=True)],
-        draft_tokens=max(one.draft_tokens for one in found),
-        boundaries=found[0].boundaries,
-        widths=found[0].widths,
     )

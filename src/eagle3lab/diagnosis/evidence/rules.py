@@ -67,8 +67,3 @@ def vllm_drafter() -> dict[str, Any]:
     """What is known of vLLM's drafter: default capture points, and the names that its loader takes."""
     table: dict[str, Any] = _table()["vllm_drafter"]
     return table
-
-
-def vllm_architectures() -> tuple[str, ...]:
-    """The names in `architectures` that vLLM takes for an EAGLE-3 drafter."""
-    return tuple(_table()["vllm_drafter"]["architectures"])

@@ -26,16 +26,19 @@ _MOST_BYTES = 2**28
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass under way."""
+    """One pass under way; a rehearsal has no step, and nothing of it is read or kept."""
 
     phase: Phase
     hidden: torch.Tensor
-    rehearsal: bool
-    step: int
-    hidden_norm: float | None
-    kept: dict[str, torch.Tensor] | None
+    step: int = -1
+    hidden_norm: float | None = None
+    kept: dict[str, torch.Tensor] | None = None
     fc_ran: bool = False
     embeds: torch.Tensor | None = None
+
+    @property
+    def rehearsal(self) -> bool:
+        return self.step < 0
 
 
 @dataclass(slots=True)
@@ -106,21 +109,18 @@ class BoundaryWatch:
         hidden = getattr(batch.spec_info, "hidden_states", None)
         if phase is None or hidden is None:
             return
-        rehearsal = not self.ready or _capturing()
-        if not rehearsal:
-            self.passes[phase] += 1
-            self.widths[f"{phase}:{hidden.shape[-1]}"] += 1
-            step, self._step = self._step, self._step + 1
-            if step >= self.full_steps:
-                self._forget_hooks()
-                return
-        else:
-            step = -1
-        kept = None
-        if not rehearsal and step < self.tensors and hidden.nbytes < _MOST_BYTES:
-            kept = _inputs(args, kwargs, batch, hidden)
-        norm = None if rehearsal else _norm(hidden)
-        self._current = _Pass(phase, hidden, rehearsal, step, norm, kept)
+        if not self.ready or _capturing():
+            self._current = _Pass(phase, hidden)
+            return
+        self.passes[phase] += 1
+        self.widths[f"{phase}:{hidden.shape[-1]}"] += 1
+        step, self._step = self._step, self._step + 1
+        if step >= self.full_steps:
+            self._forget_hooks()
+            return
+        keep = step < self.tensors and hidden.nbytes < _MOST_BYTES
+        kept = _inputs(args, kwargs, batch, hidden) if keep else None
+        self._current = _Pass(phase, hidden, step, _norm(hidden), kept)
 
     def _end(self, result: Any) -> None:
         current, self._current = self._current, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -28,26 +29,24 @@ class Careful:
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report
-        self.quiet: set[str] = set()
+        self._quiet: set[str] = set()
 
     def run(self, where: str, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
         """What the function returns; None once the part `where` has failed."""
-        if where in self.quiet:
+        if where in self._quiet:
             return None
         try:
             return function(*args, **kwargs)
         except Refused:
             raise
         except Exception as error:
-            self.quiet.add(where)
+            self._quiet.add(where)
             problem = printable(f"{type(error).__name__}: {error}")
-            try:
+            with contextlib.suppress(Exception):  # stderr or the disk may be full
                 print(
                     f"eagle3lab probe: {where} goes quiet, the server goes on ({problem})",
                     file=sys.stderr,
                     flush=True,
                 )
                 self._report(where, problem)
-            except Exception:
-                self.quiet.add("report")
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.runs.events import SCHEMA_VERSION, Attached, Configured, Counters, Quiet
@@ -44,11 +43,13 @@ class Probe:
         self._boundary: BoundaryWatch | None = None
         self._verify: VerifyWatch | None = None
         self._judged_steps = False
-        self._load_model = Seam(_RUNNER, "ModelRunner.load_model", self._on_load_model, self._on_model_loaded)
-        self._build = Seam(_LOADER, "_initialize_model", nothing_before, self._on_built)
-        self._start = Seam(_SCHEDULER, "Scheduler.__init__", nothing_before, self._on_ready)
         self._results = Seam(_SCHEDULER, "Scheduler.process_batch_result", nothing_before, self._on_results)
-        self.seams = (self._load_model, self._build, self._start, self._results)
+        self.seams = (
+            Seam(_RUNNER, "ModelRunner.load_model", self._on_load_model, self._on_model_loaded),
+            Seam(_LOADER, "_initialize_model", nothing_before, self._on_built),
+            Seam(_SCHEDULER, "Scheduler.__init__", nothing_before, self._on_ready),
+            self._results,
+        )
 
     def install(self) -> None:
         """Wrap each seam as its module is imported."""
@@ -108,13 +109,12 @@ class Probe:
 
         if self._boundary is None:
             assert self._attached is not None and self.recorder.writer is not None
-            prefix = Path(f"boundary-{self._attached.tp_rank}-{os.getpid()}")
             self._boundary = BoundaryWatch(
                 self.recorder,
                 self.careful,
                 max(self.settings.full_steps, self.settings.tensors),
                 self.settings.tensors,
-                self.recorder.writer.path.with_name(prefix.name),
+                self.recorder.writer.path.with_name(f"boundary-{self._attached.tp_rank}-{os.getpid()}"),
             )
         self._boundary.install(model)
 

@@ -48,10 +48,6 @@ class _Sample:
     last: torch.Tensor
     replaced: bool = False
 
-    def bits(self) -> torch.Tensor:
-        data = self.parameter.data
-        return data.view(_INTEGERS[data.element_size()])
-
     def changed(self) -> float:
         """About how many elements differ from what they were when last asked."""
         if self.replaced:
@@ -59,7 +55,7 @@ class _Sample:
         if self.parameter.dim() != len(self.where) or self.parameter.is_meta:
             self.replaced = True  # given other storage altogether: that is a write
             return float(self.parameter.numel())
-        current = self.bits()[self.where]
+        current = _bits(self.parameter)[self.where]
         if torch.equal(current, self.last):
             return 0.0
         share = float((current != self.last).double().mean())
@@ -71,13 +67,19 @@ class _Sample:
         """The share of elements that still hold the sentinel; puts their values back."""
         if self.replaced:
             return 0.0
-        bits = self.bits()
+        bits = _bits(self.parameter)
         current = bits[self.where]
         untouched = current == self.sentinel
         share = float(untouched.double().mean())
         if share > 0:
             bits[self.where] = torch.where(untouched, self.original, current)
         return share
+
+
+def _bits(parameter: torch.Tensor) -> torch.Tensor:
+    """A parameter's elements as integers of the same width, in its own storage."""
+    data = parameter.data
+    return data.view(_INTEGERS[data.element_size()])
 
 
 def _sample(name: str, parameter: torch.Tensor) -> _Sample | None:
@@ -92,8 +94,7 @@ def _sample(name: str, parameter: torch.Tensor) -> _Sample | None:
     steps = torch.arange(count, dtype=torch.float64)
     flat = ((steps + (steps * _GOLDEN) % 1.0) * (size / count)).long().clamp_(max=size - 1)
     where = torch.unravel_index(flat.to(parameter.device), parameter.shape)
-    data = parameter.data
-    bits = data.view(_INTEGERS[data.element_size()])
+    bits = _bits(parameter)
     original = bits[where]
     sentinel = original ^ 1
     bits[where] = sentinel

@@ -26,14 +26,15 @@ def kimi_dir(name: str = "") -> Path:
     folder = root / f"kimi-{_source_digest()}"
     if not (folder / _COMPLETE).is_file():
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix="kimi-making-") as made:
-            write_kimi(Path(made) / "kimi")
+        with tempfile.TemporaryDirectory(dir=root, prefix="kimi-making-") as making:
+            made = Path(making) / "kimi"
+            write_kimi(made)
             try:
-                (Path(made) / "kimi").rename(folder)
+                made.rename(folder)
             except OSError:  # another process was first, or what lies there was never finished
                 if not (folder / _COMPLETE).is_file():
                     shutil.rmtree(folder)
-                    (Path(made) / "kimi").rename(folder)
+                    made.rename(folder)
     return folder / name
 
 
@@ -59,13 +60,12 @@ def write_kimi(folder: Path) -> None:
     write_companions(folder / "target")
     for name, head in made.items():
         permutation.write_model(folder / name, head.config, head.tensors)
-    prompts = permutation.prompts()
     permutation.write_json(
         folder / _COMPLETE,
         {
             "accept_length": {name: head.accept_length for name, head in made.items()},
             "draft_steps": permutation.DRAFT_STEPS,
-            "prompt": prompts["covered-cycle"],
+            "prompt": permutation.prompts()["covered-cycle"],
         },
     )
 

@@ -126,10 +126,8 @@ def mla_head(ids: list[int]) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    tensors = permutation.working_head(ids)
-    llama = [name for name in tensors if ".self_attn." in name]
-    for name in llama:
-        del tensors[name]
+    llama = permutation.working_head(ids)
+    tensors = {name: tensor for name, tensor in llama.items() if ".self_attn." not in name}
     eye = torch.eye(_CODE)
     attention = {
         name: torch.ones(shape) if name.endswith("norm.weight") else torch.zeros(shape)

@@ -1,0 +1,41 @@
+"""What the atlas holds of a vLLM release, as far as checks ask: a load in vLLM is not simulated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eagle3lab.diagnosis.evidence.rules import Engine
+
+if TYPE_CHECKING:
+    from eagle3lab.engines.extract.vllm.model import VllmFacts
+    from eagle3lab.engines.facts.names import Special
+
+
+def vllm_facts(engine: Engine) -> VllmFacts | None:
+    """The facts of a vLLM release, or of the nearest older one; of the newest where no release is named.
+
+    None for a release that is older than all that were read.
+    """
+    from eagle3lab.engines.atlas.data import nearest_older, release_facts, releases
+    from eagle3lab.engines.extract.vllm import VllmFacts
+
+    release = nearest_older(engine.release, engine.kind) if engine.release else releases(engine.kind)[-1]
+    facts = release_facts(release, engine.kind) if release else None
+    assert facts is None or isinstance(facts, VllmFacts)
+    return facts
+
+
+def eagle3_architectures(facts: VllmFacts) -> tuple[str, ...]:
+    """The names in `architectures` that lead to an EAGLE-3 class, those of the usual class first.
+
+    vLLM puts "Eagle3" in front of a name that neither begins nor ends so: bare names of base models are among them.
+    """
+    classes = [one.drafter for one in facts.classes()] or ([facts.drafter] if facts.drafter else [])
+    names = (name for one in classes for name in one.architectures)
+    return tuple(dict.fromkeys((*names, *facts.undescribed)))
+
+
+def skipped(facts: VllmFacts, name: str) -> Special | None:
+    """The rule by which the release leaves a tensor of this name aside; None if it does not."""
+    special = facts.names.special if facts.names else ()
+    return next((one for one in special if one.effect == "skipped" and one.matches(name)), None)

@@ -11,11 +11,10 @@ from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.diagnosis import diagnose
 from eagle3lab.repair import plan_repair, repair_engine, write_repair
 from eagle3lab.serving.launch import cpu
-from eagle3lab.serving.server import Server
 from eagle3lab.specimen.paths import drafter_dir, target_dir
 from eagle3lab.specimen.trial import load_trial
 from eagle3lab.specimen.variant import write_flat, write_variant
-from tests.serving.engines import engine
+from tests.serving.engines import serve
 
 RELEASE = "0.5.9"
 ENGINE = f"sglang=={RELEASE}"
@@ -96,7 +95,7 @@ def test_the_repaired_head_is_accepted_like_the_healthy_one(
     trial = load_trial(4)
     healthy = trial.run(drafter_dir(), steps=STEPS, max_new_tokens=TOKENS)
     plan = cpu(str(target_dir()), str(repaired["double offset"]), release=RELEASE, algorithm="EAGLE3")
-    with Server.start(plan, tmp_path / "run", engine(RELEASE), timeout_s=180.0, grace_s=0.2) as server:
+    with serve(RELEASE, tmp_path / "run", plan) as server:
         answers = server.generate(
             [list(prompt) for prompt in trial.prompts], TOKENS, concurrency=4, stop_at_eos=True
         )

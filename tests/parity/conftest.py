@@ -10,19 +10,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("speculators")
 
-import torch
-
 from eagle3lab.specimen.faults import Served, write_healthy
-from eagle3lab.specimen.reference import Target, load_reference_target
+from eagle3lab.specimen.reference import Target, load_reference_target, one_thread
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Tensors are tiny here."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import torch
 
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.specimen import drafter_dir, permutation, permutation_dir
+from eagle3lab.specimen.faults import write_healthy
 from eagle3lab.specimen.reference import (
     EngineStops,
     Target,
@@ -25,7 +26,7 @@ from eagle3lab.specimen.reference import (
 )
 from eagle3lab.specimen.reference.llama import Place
 from eagle3lab.specimen.trial import Trial, load_trial
-from eagle3lab.specimen.variant import write_flat, write_variant
+from eagle3lab.specimen.variant import write_variant
 
 OLD, NEW = "sglang==0.5.9", "sglang==0.5.23"
 CYCLE = [permutation.prompts()["covered-cycle"]]
@@ -39,10 +40,7 @@ def trial() -> Trial:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The specimen's head as every release reads it."""
-    out = tmp_path_factory.mktemp("served") / "head"
-    return write_flat(
-        open_checkpoint(drafter_dir()), out, rename=lambda name: name.replace("layers.0.", "midlayer.")
-    )
+    return write_healthy(tmp_path_factory.mktemp("served") / "head").drafter
 
 
 def changed(served: Path, out: Path, **change) -> Path:

@@ -1,6 +1,6 @@
 """A drafter's forward pass as an engine computes it, stage by stage.
 
-The same arithmetic as `Drafter.forward` of the reference, which is held against the real servers; here each stage can
+The arithmetic of the reference's `Drafter`, which is held against the real servers, taken apart: here each stage can
 also be computed from another's inputs.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
-from eagle3lab.specimen.reference import Drafter, EngineStops
-from eagle3lab.specimen.reference.llama import feed_forward
+from eagle3lab.specimen.reference import Drafter
+from eagle3lab.specimen.reference.llama import attended, feed_forward
 
 Values = Mapping[str, Tensor]
 
@@ -41,7 +41,7 @@ class Step:
 
     def weight(self, name: str) -> Tensor:
         """A weight of the layer."""
-        return self.drafter.weights[f"layers.0.{name}.weight"]
+        return self.drafter.layer(0)[f"{name}.weight"]
 
     def norm(self, rows: Tensor, weight: Tensor) -> Tensor:
         """RMS norm."""
@@ -74,31 +74,14 @@ def _target_states(step: Step, values: Values) -> Tensor:
     return step.states
 
 
-def _skips_fc(drafter: Drafter, states: Tensor) -> bool:
-    return drafter.wiring.fc_by_width and states.shape[-1] == drafter.embedding.shape[-1]
-
-
 def _fc_input(step: Step, values: Values) -> Tensor:
     states, drafter = values["target states"], step.drafter
-    if _skips_fc(drafter, states):
-        return states
-    if (norm := drafter.weights.get("input_norm.weight")) is not None:
-        states = step.norm(states, norm)
-    norms = [weight for name, weight in drafter.weights.items() if name.startswith("fc_norm.")]
-    if norms:
-        chunks = states.chunk(len(norms), dim=-1)
-        states = torch.cat([step.norm(c, n) for c, n in zip(chunks, norms, strict=True)], dim=-1)
-    return states
+    return states if drafter.skips_fc(states, own=False) else drafter.fc_input(states)
 
 
 def _fc(step: Step, values: Values) -> Tensor:
-    states, weights = values["fc input"], step.drafter.weights
-    if _skips_fc(step.drafter, states):
-        return states
-    if states.shape[-1] != weights["fc.weight"].shape[1]:
-        wide = weights["fc.weight"].shape[1]
-        raise EngineStops("RuntimeError", f"states {states.shape[-1]} wide meet an fc for {wide}")
-    return linear(states, weights["fc.weight"], weights.get("fc.bias"))
+    states, drafter = values["fc input"], step.drafter
+    return states if drafter.skips_fc(states, own=False) else drafter.fused(states)
 
 
 def _layer_input(step: Step, values: Values) -> Tensor:
@@ -117,9 +100,7 @@ def _projected(part: int) -> Callable[[Step, Values], Tensor]:
     """Rows of queries, keys or values; SGLang keeps the three in one matrix."""
 
     def project(step: Step, values: Values) -> Tensor:
-        shape = step.drafter.shape
-        sizes = [count * shape.head_dim for count in (shape.heads, shape.kv_heads, shape.kv_heads)]
-        rows = step.weight("self_attn.qkv_proj").split(sizes)[part]
+        rows = step.weight("self_attn.qkv_proj").split(step.drafter.shape.projections)[part]
         return linear(torch.cat([values["input norm"], values["hidden norm"]], dim=-1), rows)
 
     return project
@@ -154,9 +135,7 @@ def _attention(step: Step, values: Values) -> Tensor:
     own = torch.eye(count, dtype=torch.bool)
     seen = torch.cat([torch.ones_like(own).tril(), *[own] * len(step.earlier)], dim=1)
     query, key, value = (one.transpose(0, 1)[None] for one in (values["rotated queries"], keys, rows))
-    mixed = scaled_dot_product_attention(query, key, value, attn_mask=seen[None, None], enable_gqa=True)
-    bias = step.drafter.weights.get("layers.0.self_attn.o_proj.bias")
-    return linear(mixed[0].transpose(0, 1).flatten(1), step.weight("self_attn.o_proj"), bias)
+    return attended(step.drafter.layer(0), query, key, value, seen[None])[0]
 
 
 def _attention_residual(step: Step, values: Values) -> Tensor:
@@ -165,12 +144,7 @@ def _attention_residual(step: Step, values: Values) -> Tensor:
 
 
 def _mlp(step: Step, values: Values) -> Tensor:
-    weights = {
-        name.removeprefix("layers.0."): weight
-        for name, weight in step.drafter.weights.items()
-        if name.startswith("layers.0.")
-    }
-    return feed_forward(weights, values["attention residual"], step.drafter.shape)
+    return feed_forward(step.drafter.layer(0), values["attention residual"], step.drafter.shape)
 
 
 def _layer_output(step: Step, values: Values) -> Tensor:

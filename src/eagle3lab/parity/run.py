@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +12,7 @@ from eagle3lab.parity.model import TOLERANCE, ParityReport
 
 if TYPE_CHECKING:
     from eagle3lab.parity.recording import Pass
-    from eagle3lab.specimen.reference import Drafter, Target
+    from eagle3lab.specimen.reference import Target
 
 #: Recorded prompts, and tokens of each, that are compared at most.
 MOST_PROMPTS, LONGEST = 8, 512
@@ -64,6 +63,7 @@ def compare_forwards(
         load_as_served,
         load_as_trained,
         load_reference_target,
+        one_thread,
     )
 
     resolved = resolve_release(engine)
@@ -85,10 +85,11 @@ def compare_forwards(
     else:
         held = load_reference_target(target)
     try:
-        with _few_threads(held):
+        # Where tensors are tiny, more threads would spend their time waiting for each other.
+        with one_thread() if held.embedding.shape[-1] < _TINY else nullcontext():
             algorithm, backend = _launched(events)
             loaded = load_as_served(drafter, held, engine, algorithm=algorithm, attention_backend=backend)
-            served = _without_padding(loaded.drafter, drafter)
+            served = loaded.drafter
             meant = load_as_trained(trained or drafter, held)
             if events is None:
                 asked = default_prompts(held, prompts) if isinstance(prompts, int) else prompts
@@ -130,20 +131,6 @@ def compare_forwards(
     )
 
 
-@contextmanager
-def _few_threads(target: Target) -> Iterator[None]:
-    """One thread where tensors are tiny: more would spend their time waiting for each other."""
-    import torch
-
-    threads = torch.get_num_threads()
-    if target.embedding.shape[-1] < _TINY:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _launched(events: Path | None) -> tuple[str, str]:
     """Algorithm and attention backend, as a run's folder has them."""
     from eagle3lab.runs.folder import PLAN, RunFolder
@@ -154,14 +141,6 @@ def _launched(events: Path | None) -> tuple[str, str]:
     backends = plan.get("backends")
     backend = backends.get("attention") if isinstance(backends, dict) else None
     return str(plan.get("algorithm") or "EAGLE3"), backend if isinstance(backend, str) else ""
-
-
-def _without_padding(drafter: Drafter, folder: Path) -> Drafter:
-    """Without the rows by which SGLang fills up its head to a multiple of 64, whose logits it cuts off."""
-    from eagle3lab.checkpoint import open_checkpoint
-
-    rows = open_checkpoint(folder).config.draft_vocab_size or drafter.vocabulary
-    return replace(drafter, lm_head=drafter.lm_head[:rows])
 
 
 def _check_width(states: int, fc: int, place: Path) -> None:

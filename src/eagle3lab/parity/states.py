@@ -43,11 +43,11 @@ def made_by(
     with torch.inference_mode():
         for prompt in prompts:
             tokens = torch.tensor([list(prompt)])
-            place, states = Place.after(torch.zeros(1, dtype=torch.int64), tokens.shape[1]), []
-            for capture in (trained, served):
+            place, states = Place.after(torch.zeros(1, dtype=torch.int64), tokens.shape[1]), {}
+            for capture in {trained, served}:
                 caches = target.caches(1, tokens.shape[1])
-                states.append(target.forward(tokens, place, caches, capture)[1][0, :-1])
-            found.append(Given(tokens[0, 1:], states[0], states[1], None))
+                states[capture] = target.forward(tokens, place, caches, capture)[1][0, :-1]
+            found.append(Given(tokens[0, 1:], states[trained], states[served], None))
     return tuple(found)
 
 

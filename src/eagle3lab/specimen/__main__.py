@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from eagle3lab.errors import Eagle3labError
 from eagle3lab.specimen import specimen_dir
+from eagle3lab.specimen.bars import Bars
 from eagle3lab.specimen.paths import checkout_folder
 
 
@@ -47,52 +47,23 @@ def main(arguments: list[str] | None = None) -> int:
             target=replace(FULL.target, steps=chosen.target_steps),
             head=replace(FULL.head, steps=chosen.head_steps),
         )
+    console = Console(stderr=True)
     try:
         from eagle3lab.specimen.build import build, measure
 
-        with _Bars() as bars:
+        with Bars(console) as bars:
             if chosen.measure:
                 result = measure(specimen_dir(), recipe.measure_tokens, bars.update)
             else:
                 work = chosen.work or chosen.out.parent / "_build" / "specimen"
                 result = build(chosen.out, work, recipe, bars.update)["acceptance"]
     except (Eagle3labError, ImportError) as error:
-        console = Console(stderr=True)
         console.print(str(error), style="red", markup=False)
         if isinstance(error, ImportError):
             console.print("Training needs more packages: pip install 'eagle3lab[train]'", markup=False)
         return 2
     sys.stdout.write(json.dumps(result, indent=2) + "\n")
     return 0
-
-
-class _Bars:
-    """A progress bar for each stage, on standard error."""
-
-    def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description:<20}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-    def update(self, stage: str, done: int, total: int, note: str) -> None:
-        """Move the bar of `stage`."""
-        if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
-        self._progress.update(self._tasks[stage], completed=done, total=total, note=note)
 
 
 if __name__ == "__main__":

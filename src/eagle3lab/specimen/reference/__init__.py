@@ -10,7 +10,7 @@ from __future__ import annotations
 from eagle3lab.specimen.reference.drafter import Drafter, EngineStops, Wiring
 from eagle3lab.specimen.reference.llama import Target, load_reference_target
 from eagle3lab.specimen.reference.load import Loaded, load_as_served, load_as_trained
-from eagle3lab.specimen.reference.speculate import Speculation, generate, speculate
+from eagle3lab.specimen.reference.speculate import Speculation, generate, one_thread, speculate
 
 __all__ = [
     "Drafter",
@@ -23,5 +23,6 @@ __all__ = [
     "load_as_served",
     "load_as_trained",
     "load_reference_target",
+    "one_thread",
     "speculate",
 ]

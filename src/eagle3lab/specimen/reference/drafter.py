@@ -98,10 +98,9 @@ class Drafter:
             EngineStops: The states do not fit fc.
         """
         embedded = self.embedding[tokens]
-        hidden = self._fused(states, embedded.shape[-1], own)
+        hidden = states if self.skips_fc(states, own=own) else self.fused(self.fc_input(states))
         for number in range(self.layers):
-            start = f"layers.{number}."
-            weights = {k.removeprefix(start): v for k, v in self.weights.items() if k.startswith(start)}
+            weights = self.layer(number)
             normed = self.shape.normed(hidden, weights["hidden_norm.weight"])
             inner = normed
             if number == 0:
@@ -113,17 +112,32 @@ class Drafter:
         last = self.shape.normed(hidden, self.weights["norm.weight"])
         return linear(last, self.lm_head), last if self.wiring.recurrence_normed else hidden
 
-    def _fused(self, states: Tensor, width: int, own: bool) -> Tensor:
-        """What enters the first layer: `states` through fc and its norms, or as they are."""
-        if own if not self.wiring.fc_by_width else states.shape[-1] == width:
-            return states
-        weight = self.weights["fc.weight"]
+    def layer(self, number: int) -> dict[str, Tensor]:
+        """The weights of a decoder layer, by their names in it."""
+        start = f"layers.{number}."
+        return {k.removeprefix(start): v for k, v in self.weights.items() if k.startswith(start)}
+
+    def skips_fc(self, states: Tensor, *, own: bool) -> bool:
+        """Whether these states go into the first layer as they are."""
+        return states.shape[-1] == self.embedding.shape[-1] if self.wiring.fc_by_width else own
+
+    def fc_input(self, states: Tensor) -> Tensor:
+        """What enters fc: `states` behind the norms in front of it, where there are any."""
         if (norm := self.weights.get("input_norm.weight")) is not None:
             states = self.shape.normed(states, norm)
         norms = [weight for name, weight in self.weights.items() if name.startswith("fc_norm.")]
         if norms:
             chunks = states.chunk(len(norms), dim=-1)
             states = torch.cat([self.shape.normed(c, n) for c, n in zip(chunks, norms, strict=True)], dim=-1)
+        return states
+
+    def fused(self, states: Tensor) -> Tensor:
+        """What fc makes of its input.
+
+        Raises:
+            EngineStops: The states do not fit it.
+        """
+        weight = self.weights["fc.weight"]
         if states.shape[-1] != weight.shape[1]:
             rows, columns = weight.shape
             raise EngineStops("RuntimeError", f"states {states.shape[-1]} wide meet fc of {columns} → {rows}")

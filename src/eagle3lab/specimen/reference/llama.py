@@ -42,6 +42,11 @@ class Shape:
     rope_factor: float = 1.0
     activation: str = "silu"
 
+    @property
+    def projections(self) -> list[int]:
+        """Rows of queries, keys and values in the one matrix that engines keep them in."""
+        return [count * self.head_dim for count in (self.heads, self.kv_heads, self.kv_heads)]
+
     def normed(self, rows: Tensor, weight: Tensor) -> Tensor:
         """RMS norm over the last dimension."""
         return rms_norm(rows, weight.shape, weight, self.eps)
@@ -121,12 +126,26 @@ def attention(
     weights: Mapping[str, Tensor], inner: Tensor, shape: Shape, place: Place, cache: Cache
 ) -> Tensor:
     """What attention adds to the residual; `inner` `[B, T, width]` is what q, k and v are made from."""
-    sizes = [count * shape.head_dim for count in (shape.heads, shape.kv_heads, shape.kv_heads)]
-    parts = linear(inner, weights["self_attn.qkv_proj.weight"]).split(sizes, dim=-1)
+    parts = linear(inner, weights["self_attn.qkv_proj.weight"]).split(shape.projections, dim=-1)
     query, key, value = (part.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2) for part in parts)
     query, key = shape.rotated(query, place.positions), shape.rotated(key, place.positions)
     keys, values = cache.extended(key, value, place)
-    mixed = scaled_dot_product_attention(query, keys, values, attn_mask=place.seen[:, None], enable_gqa=True)
+    return attended(weights, query, keys, values, place.seen)
+
+
+def attended(
+    weights: Mapping[str, Tensor], query: Tensor, keys: Tensor, values: Tensor, seen: Tensor
+) -> Tensor:
+    """What comes out of attention and its output projection, `[B, T, H]`.
+
+    Args:
+        weights: Of the layer.
+        query: `[B, heads, T, head_dim]`.
+        keys: `[B, kv_heads, S, head_dim]`.
+        values: The same.
+        seen: As `Place.seen`.
+    """
+    mixed = scaled_dot_product_attention(query, keys, values, attn_mask=seen[:, None], enable_gqa=True)
     output = mixed.transpose(1, 2).flatten(2)
     return linear(output, weights["self_attn.o_proj.weight"], weights.get("self_attn.o_proj.bias"))
 

@@ -209,14 +209,13 @@ def _load(
         raise EngineStops(plan.rejected.exception or "", plan.rejected.reason)
     chance = torch.Generator().manual_seed(seed)
     weights = {_plain(p.name, keep_layer=True): _initial(p, noise, chance) for p in plan.parameters}
-    by_parameter = {p.name: weights[_plain(p.name, keep_layer=True)] for p in plan.parameters}
     token_ids: Tensor | None = None
     for tensor in plan.tensors:
         if tensor.outcome == "special" and tensor.parameter == _MAP:
             offsets = torch.from_numpy(checkpoint.read(tensor.name).copy())
             token_ids = offsets + torch.arange(len(offsets))
         elif tensor.outcome == "loaded" and tensor.parameter is not None:
-            _place(by_parameter[tensor.parameter], tensor, checkpoint)
+            _place(weights[_plain(tensor.parameter, keep_layer=True)], tensor, checkpoint)
     taken = {_plain(p.name, keep_layer=True): p for p in plan.parameters}
     embedding, head = weights.pop(_EMBEDDING), weights.pop(_HEAD, None)
     empty = [p for p in plan.parameters if p.status in _UNFILLED and not _norm(p.name)]

@@ -63,7 +63,7 @@ def generate(
     target: Target, prompts: Iterable[Sequence[int]], max_new_tokens: int, stop_ids: Collection[int] = ()
 ) -> tuple[tuple[int, ...], ...]:
     """Plain greedy decoding without a drafter: up to `max_new_tokens` ids for each prompt, a stop id included."""
-    with _one_thread(), torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         batch = _Batch(target, None, prompts, max_new_tokens, stop_ids, room=1)
         while batch.going:
             batch.verify(
@@ -101,7 +101,7 @@ def speculate(
         EngineStops: An engine would stop at these inputs.
     """
     nodes = steps + 1 if topk == 1 or draft_tokens is None else draft_tokens
-    with _one_thread(), torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         batch = _Batch(target, drafter, prompts, max_new_tokens, stop_ids, room=max(nodes, topk * steps))
         while batch.going:
             batch.verify(batch.draft(drafter, steps, topk, nodes))
@@ -109,7 +109,7 @@ def speculate(
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Tensors are tiny: more threads would spend their time waiting for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -29,8 +30,8 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def part() -> Iterator[subprocess.Popen[str]]:
+@contextmanager
+def running() -> Iterator[subprocess.Popen[str]]:
     command = ["sglang::scheduler_TP0", "-c", PART]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, executable=sys.executable, stdin=pipe, stdout=pipe, text=True) as process:
@@ -38,6 +39,12 @@ def part() -> Iterator[subprocess.Popen[str]]:
         tell(process)
         yield process
         process.kill()
+
+
+@pytest.fixture
+def part() -> Iterator[subprocess.Popen[str]]:
+    with running() as process:
+        yield process
 
 
 @pytest.fixture
@@ -62,6 +69,31 @@ def test_a_part_that_is_killed_is_lost(parts: supervisor.Parts, part: subprocess
     part.wait()
     assert [parts.look(), parts.look()] == [False, True]
     assert parts.lost.startswith("sglang::scheduler_TP0")
+
+
+def test_a_part_that_is_killed_as_soon_as_it_is_there_is_lost(
+    parts: supervisor.Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_SEARCH_S", 1000.0)
+    assert not parts.look()
+    with running() as part:
+        assert not parts.look()
+        part.kill()
+        part.wait()
+        assert [parts.look(), parts.look()] == [False, True]
+
+
+def test_parts_are_looked_for_seldom_when_there_have_been_no_new_ones(
+    parts: supervisor.Parts, part: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = []
+    monkeypatch.setattr(supervisor, "_SEARCH_S", 1000.0)
+    monkeypatch.setattr(supervisor, "_SETTLED_S", 0.0)
+    descendants = supervisor.descendants
+    monkeypatch.setattr(supervisor, "descendants", lambda: searches.append(1) or descendants())
+    for _ in range(5):
+        assert not parts.look()
+    assert len(searches) == 1
 
 
 def test_the_end_of_a_child_that_still_has_its_title_is_no_loss(

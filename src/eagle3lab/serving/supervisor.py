@@ -31,8 +31,10 @@ from typing import Any, BinaryIO
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _POLL_S = 0.1
 _LAST_WORDS_S = 1.0
-# How often a server's parts are looked for and looked after, and how long it may take to notice the loss of one.
-_SEARCH_S, _LOOK_S, _NOTICE_S = 5.0, 0.5, 3.0
+# How often a server's parts are looked after, and looked for: as often, while there are new ones, and seldom later.
+_LOOK_S, _SEARCH_S, _SETTLED_S = 0.5, 5.0, 60.0
+# How long the server may take to notice the loss of one.
+_NOTICE_S = 3.0
 _PART = b"sglang::"
 
 
@@ -150,6 +152,7 @@ class Parts:
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
         self._searched = self._looked = 0.0
+        self._grew = time.monotonic()
         self._lost_at: float | None = None
         self.lost = ""
 
@@ -158,19 +161,24 @@ class Parts:
         now = time.monotonic()
         if self._lost_at is not None:
             return now - self._lost_at > _NOTICE_S
-        if now - self._searched > _SEARCH_S:
+        if now - self._searched > (_SEARCH_S if now - self._grew > _SETTLED_S else _LOOK_S):
             self._searched = now
-            for pid, parent in descendants().items():
-                named = _title(pid)
-                # Until it runs another program, a part's child has its title: SGLang's scheduler calls `lscpu` so.
-                if named.startswith(_PART) and named != _title(parent):
-                    self._known[pid] = named.decode(errors="replace")
+            self._search(now)
         if now - self._looked > _LOOK_S:
             self._looked = now
             for pid, title in self._known.items():
                 if not _is_alive(pid):
                     self._lost_at, self.lost = now, title
         return False
+
+    def _search(self, now: float) -> None:
+        for pid, parent in descendants().items():
+            named = _title(pid)
+            # Until it runs another program, a part's child has its title: SGLang's scheduler calls `lscpu` so.
+            if named.startswith(_PART) and named != _title(parent):
+                if pid not in self._known:
+                    self._grew = now
+                self._known[pid] = named.decode(errors="replace")
 
 
 class Supervisor:

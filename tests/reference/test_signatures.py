@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from eagle3lab.diagnosis.evidence.measured import SIGNATURES, measured
-from eagle3lab.specimen.matrix import read_matrix
+from eagle3lab.specimen.matrix import Matrix, read_matrix
 from eagle3lab.specimen.matrix.signatures import signatures_of, tabulate
 
 
@@ -24,3 +24,16 @@ def test_a_cell_of_a_head_that_works_is_healthy_until_more_was_promised() -> Non
     healthy = read_matrix().cell("healthy", "sglang==0.5.23", "server")
     assert healthy is not None and signatures_of(healthy, None) == {"healthy"}
     assert signatures_of(healthy, 3.5) == {"healthy", "below-expectation"}
+
+
+def test_a_fault_counts_once_in_a_release_and_as_the_server_has_it() -> None:
+    """Where parameters are unwritten the two may differ; elsewhere the second says nothing new."""
+    matrix = read_matrix()
+    cells = [matrix.cell("names.dropped/layers.0", "sglang==0.5.9", way) for way in ("server", "reference")]
+    both = [cell for cell in cells if cell is not None]
+    assert [signatures_of(cell, None) for cell in both] == [{"dead"}, {"random-head"}]
+    for some, seen in ((both, "dead"), (both[::-1], "dead"), (both[1:], "random-head")):
+        reported = tabulate(Matrix(()))["faults"]["names.dropped"]
+        row = tabulate(Matrix(tuple(some)))["faults"]["names.dropped"]
+        assert row["cells"] == reported["cells"] + 1
+        assert row[seen] == reported.get(seen, 0) + 1

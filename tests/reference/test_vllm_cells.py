@@ -169,7 +169,7 @@ def test_a_command_s_fault_does_not_apply(trial: Trial, tmp_path: Path) -> None:
 def test_a_reply_becomes_a_cell(trial: Trial, tmp_path: Path) -> None:
     prepared = vllm.prepare("healthy", trial, 4, tmp_path)
     assert prepared.served is not None
-    said = read_launch(vllm.command(prepared.served, prepared.cell.steps))
+    said = read_launch(vllm.command(prepared))
     assert (said.engine, said.algorithm, said.steps) == ("vllm", "eagle3", 3)
     assert (said.drafter, said.model) == (str(prepared.served.drafter), str(prepared.served.target))
 

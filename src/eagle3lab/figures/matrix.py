@@ -124,14 +124,14 @@ def positions_figure(
 
 def pairs_figure(
     names: Sequence[str],
-    lengths: Mapping[tuple[str, str], float],
+    lengths: Mapping[tuple[str, str], float | None],
     title: str = "Accept length with two faults at once",
 ) -> go.Figure:
     """Accept length of every two faults together; on the diagonal each by itself.
 
     Args:
         names: The faults, in the order in which they act.
-        lengths: (first, second) to the accept length, both orders alike.
+        lengths: (first, second) to the accept length, both orders alike; None where the engine stops.
         title: The figure's title.
     """
     known = {frozenset(pair): length for pair, length in lengths.items()}
@@ -154,6 +154,10 @@ def pairs_figure(
         hovertemplate="%{y} and %{x}: %{z:.2f}<extra></extra>",
         hoverongaps=False,
     )
+    for down, row in enumerate(names):
+        for at, column in enumerate(names[: down + 1]):
+            if known.get(frozenset((row, column)), 0.0) is None:
+                made.add_annotation(x=labels[at], y=labels[down], text="stops", showarrow=False)
     made.update_yaxes(autorange="reversed", tickfont={"size": 10}, showgrid=False)
     made.update_xaxes(tickangle=-90, tickfont={"size": 10}, showgrid=False)
     return made

@@ -56,6 +56,7 @@ fault of eagle3lab can be run on them without a GPU.
 | `prompts.jsonl` | {both["prompts"]} prompts that neither model was trained on |
 | `training.json` | recipe, versions, training curves, accuracies, acceptance |
 | `matrix.jsonl` | every fault put into the head and measured, release by release (`make matrix`) |
+| `pairs.jsonl` | two faults in one head, by the reference and by a real server (`make matrix WAYS="--pairs --way reference --way server"`) |
 
 Mean accept length on those prompts: **{both["accept_length"]:.2f}** with four draft tokens
 (`python -m eagle3lab.specimen --measure` measures it again).

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 _WEIGHTS = "model.safetensors"
 
 # numpy dtype -> the safetensors spelling, for tensors that a variant replaces or adds; numpy has no bfloat16.
-_SPELLING = {"<i8": "I64", "<i4": "I32", "<f4": "F32", "<f2": "F16", "|b1": "BOOL", "<u2": "BF16"}
+_SPELLING = {
+    "<i8": "I64",
+    "<i4": "I32",
+    "<f4": "F32",
+    "<f2": "F16",
+    "|b1": "BOOL",
+    "|i1": "I8",
+    "<u2": "BF16",
+}
 
 
 def write_variant(

@@ -44,7 +44,7 @@ _CRASHES = (
     "capture.target-unsupported", "head-kind.not-eagle3", "flags.draft-path", "head-kind.architecture",
     "names.rejected", "head-kind.layer-count", "names.tensor-parallel", "head.lm-head-rows", "names.shape",
     "layer.dtype", "layer.quantisation", "layer.context", "flags.incompatible", "flags.backend", "files.unreadable",
-    "head-kind.config-value",
+    "head-kind.config-value", "head.tied",
 )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """What each fault looked like when it was measured: the data behind the ranking.
 
 `signatures.json` is written by `make matrix` from the measured matrix (`eagle3lab.specimen.matrix`): for each slug, the
-number of cells, and how many of them show each signature of `eagle3lab.acceptance.signature`.
+number of measurements, one for each variant of it in a release, and how many of them show each signature of
+`eagle3lab.acceptance.signature`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Measured:
     """Measurements of one fault.
 
     Attributes:
-        cells: How many there are, over releases, variants of the fault and ways of measuring.
+        cells: How many there are, over releases and variants of the fault.
         alike: How many of them show the signature in question, or one next to it.
     """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from eagle3lab.specimen.bars import Bars
 from eagle3lab.specimen.faults.train import TRAININGS, train
 from eagle3lab.specimen.quiet import quiet
 
@@ -20,25 +20,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no training called {min(unknown)}")
     console = Console(stderr=True)
     quiet()
-    columns = (
-        TextColumn("{task.description:<22}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def report(what: str, done: int, total: int, note: str) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total, note=note)
-            progress.update(tasks[what], completed=done, total=total, note=note)
-
+    with Bars(console) as bars:
         try:
             for name in chosen.names or TRAININGS:
-                train(name, report)
+                train(name, bars.update)
         except ImportError as error:
             console.print(
                 f"{error}: training needs pip install 'eagle3lab[train]'", style="red", markup=False

@@ -7,7 +7,7 @@ says what is to be launched. It changes one thing; that it changes something is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,13 @@ from eagle3lab.engines.extract import ReleaseFacts
 from eagle3lab.errors import InputError
 from eagle3lab.specimen.paths import drafter_dir, target_dir
 from eagle3lab.specimen.variant import write_flat
+
+# What most faults should look like.
+DEAD = "accept length 1.0: no draft but those of chance is accepted"
+PARTIAL = "fewer drafts are accepted at every position"
+LATER = "the first draft is as good as ever, later ones are not"
+STOPS = "the engine stops"
+NONE = "no effect on acceptance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +41,12 @@ class Served:
     launch: Mapping[str, Any] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """SHA-256 over every file of head and target and the launch: what a measurement depends on."""
-        digest = hashlib.sha256(repr(sorted(self.launch.items())).encode())
+        """SHA-256 over every file of head and target and the launch: what a measurement depends on.
+
+        Where the head lies makes no difference, though its launch may name a file of it.
+        """
+        launch = repr(sorted(self.launch.items())).replace(str(self.drafter), "")
+        digest = hashlib.sha256(launch.encode())
         for folder in (self.drafter, self.target):
             for path in sorted(folder.rglob("*")):
                 if path.is_file():
@@ -137,8 +148,3 @@ def inject(one: Fault, healthy: Served, folder: Path) -> Served:
     if one.training is None and served.digest() == healthy.digest():
         raise InputError(f"the injector {one.name} changed nothing", path=folder)
     return served
-
-
-def known_slugs(faults: Iterable[Fault]) -> tuple[str, ...]:
-    """The slugs that have an injector, in order."""
-    return tuple(dict.fromkeys(one.slug for one in faults))

@@ -9,14 +9,8 @@ from typing import Any
 from eagle3lab.checkpoint import Checkpoint
 from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.engines.extract import ReleaseFacts
-from eagle3lab.specimen.faults.model import fault
+from eagle3lab.specimen.faults.model import DEAD, LATER, PARTIAL, STOPS, fault
 from eagle3lab.specimen.variant import write_variant
-
-_DEAD = "accept length 1.0: no draft but those of chance is accepted"
-_PARTIAL = "fewer drafts are accepted at every position"
-_LATER = "the first draft is as good as ever, later ones are not"
-_STOPS = "the engine stops"
-_NONE = "no effect on acceptance"
 
 
 def holds(rule: str, facts: ReleaseFacts) -> bool:
@@ -50,22 +44,22 @@ _ids(
     "capture.ids-convention/early-layers",
     [0, 1, 2],
     "The ids name the first three layers, 0, 1 and 2.",
-    _PARTIAL,
+    PARTIAL,
 )
 _ids(
     "capture.ids-range",
     [1, 3, 8],
     "The last id, 8, names a layer that the target of eight layers does not have.",
-    _STOPS,
+    STOPS,
 )
-_ids("capture.ids-count", [1, 3], "Two ids are named for an fc that takes three states.", _STOPS)
+_ids("capture.ids-count", [1, 3], "Two ids are named for an fc that takes three states.", STOPS)
 
 
 @fault(
     "capture.disabled",
     "eagle_config.use_aux_hidden_state is false: one state instead of three, as wide as the embedding, so fc is "
     "skipped.",
-    _DEAD,
+    DEAD,
 )
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, config={"eagle_config": {"use_aux_hidden_state": False}})
@@ -74,7 +68,7 @@ def _(head: Checkpoint, out: Path) -> None:
 @fault(
     "capture.target-unsupported",
     "The target's config.json names XverseForCausalLM, a class of the same layers that hands over no states.",
-    _STOPS,
+    STOPS,
 )
 def _(head: Checkpoint, out: Path) -> None:
     import json
@@ -96,8 +90,8 @@ def _launch(name: str, change: str, expected: str, *, modelled: bool = True, **f
         return fields
 
 
-_launch("capture.algorithm/EAGLE", "--speculative-algorithm is EAGLE.", _DEAD, algorithm="EAGLE")
-_launch("capture.algorithm/NEXTN", "--speculative-algorithm is NEXTN.", _DEAD, algorithm="NEXTN")
+_launch("capture.algorithm/EAGLE", "--speculative-algorithm is EAGLE.", DEAD, algorithm="EAGLE")
+_launch("capture.algorithm/NEXTN", "--speculative-algorithm is NEXTN.", DEAD, algorithm="NEXTN")
 
 # ---- the layer -----------------------------------------------------------------------------------------------------
 
@@ -105,7 +99,7 @@ _launch("capture.algorithm/NEXTN", "--speculative-algorithm is NEXTN.", _DEAD, a
 @fault(
     "layer.norm-output/stated",
     "config.json says norm_output, with which the head was not trained.",
-    _LATER,
+    LATER,
     applies=lambda facts: (
         None if holds("reads norm_output", facts) else "this release does not read norm_output"
     ),
@@ -130,12 +124,12 @@ def _rope(name: str, change: str, expected: str, **settings: Any) -> None:
         write_variant(head, out, config=settings)
 
 
-_rope("base-500000", "rope_theta is 500 000; the head was trained with 10 000.", _PARTIAL, rope_theta=5e5)
-_rope("base-100", "rope_theta is 100; the head was trained with 10 000.", _PARTIAL, rope_theta=100.0)
+_rope("base-500000", "rope_theta is 500 000; the head was trained with 10 000.", PARTIAL, rope_theta=5e5)
+_rope("base-100", "rope_theta is 100; the head was trained with 10 000.", PARTIAL, rope_theta=100.0)
 _rope(
     "linear-4",
     "rope_scaling divides positions by four; the head was trained without scaling.",
-    _PARTIAL,
+    PARTIAL,
     rope_scaling={"rope_type": "linear", "factor": 4.0},
 )
 
@@ -171,17 +165,30 @@ def _(head: Checkpoint, out: Path) -> None:
 # ---- the kind of head ----------------------------------------------------------------------------------------------
 
 
-@fault("head-kind.architecture", "`architectures` names LlamaForCausalLM.", _STOPS)
+@fault("head-kind.architecture", "`architectures` names LlamaForCausalLM.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, config={"architectures": ["LlamaForCausalLM"]})
 
 
-@fault("head-kind.architecture/unknown", "`architectures` names Eagle3LlamaForCausalLM.", _STOPS)
+@fault("head-kind.architecture/unknown", "`architectures` names Eagle3LlamaForCausalLM.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, config={"architectures": ["Eagle3LlamaForCausalLM"]})
 
 
-@fault("head-kind.config-dialect", "config.json and names are left as speculators saved them.", _STOPS)
+@fault(
+    "head-kind.not-eagle3",
+    "The drafter is a language model: the target itself.",
+    STOPS,
+)
+def _(head: Checkpoint, out: Path) -> None:
+    import shutil
+
+    from eagle3lab.specimen.paths import target_dir
+
+    shutil.copytree(target_dir(), out)
+
+
+@fault("head-kind.config-dialect", "config.json and names are left as speculators saved them.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     import shutil
 
@@ -192,12 +199,12 @@ def _(head: Checkpoint, out: Path) -> None:
         shutil.copyfile(drafter_dir() / name, out / name)
 
 
-@fault("head-kind.config-value/draft-vocabulary", "draft_vocab_size is absent from config.json.", _STOPS)
+@fault("head-kind.config-value/draft-vocabulary", "draft_vocab_size is absent from config.json.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, without_config=["draft_vocab_size"])
 
 
-@fault("head-kind.config-value/target-width", "target_hidden_size is null.", _STOPS)
+@fault("head-kind.config-value/target-width", "target_hidden_size is null.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, config={"target_hidden_size": None})
 
@@ -205,7 +212,7 @@ def _(head: Checkpoint, out: Path) -> None:
 @fault(
     "head-kind.config-value/eagle-config",
     "eagle_config is null.",
-    _STOPS,
+    STOPS,
     applies=lambda facts: (
         None if holds("fails on a null eagle_config", facts) else "this release takes a null eagle_config"
     ),
@@ -242,7 +249,7 @@ _launch(
 _launch(
     "flags.draft-tokens/too-few",
     "A tree of four branches and three steps is cut to two draft tokens, fewer than its depth.",
-    _STOPS,
+    STOPS,
     modelled=False,
     topk=4,
     draft_tokens=2,
@@ -250,7 +257,27 @@ _launch(
 _launch(
     "flags.method",
     "--speculative-algorithm is STANDALONE, which takes the drafter for a language model.",
-    _STOPS,
+    STOPS,
     modelled=False,
     algorithm="STANDALONE",
 )
+_launch(
+    "flags.draft-path",
+    "The command has no --speculative-draft-model-path.",
+    STOPS,
+    modelled=False,
+    drafter=None,
+)
+
+
+@fault(
+    "flags.incompatible",
+    "The command asks for LoRA as well: --enable-lora, with rank and modules for adapters to come.",
+    STOPS,
+    applies=lambda facts: (
+        None if holds("refuses LoRA with EAGLE3", facts) else "this release serves LoRA and EAGLE3 together"
+    ),
+    modelled=False,
+)
+def _(head: Checkpoint, out: Path) -> Mapping[str, Any]:
+    return {"extra": ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "q_proj")}

@@ -10,7 +10,7 @@ import numpy as np
 
 from eagle3lab.checkpoint import Checkpoint
 from eagle3lab.engines.extract import ReleaseFacts
-from eagle3lab.specimen.faults.model import fault
+from eagle3lab.specimen.faults.model import DEAD, NONE, PARTIAL, STOPS, fault
 from eagle3lab.specimen.paths import target_dir
 from eagle3lab.specimen.variant import write_variant
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 7
-_DEAD = "accept length 1.0: no draft but those of chance is accepted"
-_PARTIAL = "fewer drafts are accepted at every position"
-_STOPS = "the engine stops"
-_NONE = "no effect on acceptance"
 
 
 def _drops_layer_names(facts: ReleaseFacts) -> str | None:
@@ -34,14 +30,14 @@ def _drops_layer_names(facts: ReleaseFacts) -> str | None:
 @fault(
     "names.dropped/layers.0",
     "The decoder layer's tensors are called layers.0.* as speculators writes them, instead of midlayer.*.",
-    _DEAD,
+    DEAD,
     applies=_drops_layer_names,
 )
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, rename=lambda name: name.replace("midlayer.", "layers.0."))
 
 
-@fault("names.dropped/module", "Every tensor's name begins with module., as a wrapped model saves it.", _DEAD)
+@fault("names.dropped/module", "Every tensor's name begins with module., as a wrapped model saves it.", DEAD)
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, rename=lambda name: f"module.{name}")
 
@@ -53,14 +49,14 @@ def _missing(what: str, pattern: str, expected: str) -> None:
 
 
 for _what, _pattern, _expected in (
-    ("fc", "fc.weight", _DEAD),
-    ("q-projection", "*q_proj.weight", _PARTIAL),
-    ("k-projection", "*k_proj.weight", _PARTIAL),
-    ("v-projection", "*v_proj.weight", _PARTIAL),
-    ("o-projection", "*o_proj.weight", _PARTIAL),
-    ("gate-projection", "*gate_proj.weight", _PARTIAL),
-    ("up-projection", "*up_proj.weight", _PARTIAL),
-    ("down-projection", "*down_proj.weight", _PARTIAL),
+    ("fc", "fc.weight", DEAD),
+    ("q-projection", "*q_proj.weight", PARTIAL),
+    ("k-projection", "*k_proj.weight", PARTIAL),
+    ("v-projection", "*v_proj.weight", PARTIAL),
+    ("o-projection", "*o_proj.weight", PARTIAL),
+    ("gate-projection", "*gate_proj.weight", PARTIAL),
+    ("up-projection", "*up_proj.weight", PARTIAL),
+    ("down-projection", "*down_proj.weight", PARTIAL),
     ("final-norm", "norm.weight", "little effect: the norm's weight stays at one"),
     ("hidden-norm", "*hidden_norm.weight", "little effect: the norm's weight stays at one"),
     ("input-norm", "*input_layernorm.weight", "some effect: the norm's weight stays at one"),
@@ -69,12 +65,12 @@ for _what, _pattern, _expected in (
         "*post_attention_layernorm.weight",
         "some effect: the norm's weight stays at one",
     ),
-    ("whole-layer", "midlayer.*", _DEAD),
+    ("whole-layer", "midlayer.*", DEAD),
 ):
     _missing(_what, _pattern, _expected)
 
 
-@fault("names.shape/narrow-fc", "fc.weight lacks its last column.", _STOPS)
+@fault("names.shape/narrow-fc", "fc.weight lacks its last column.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     fc = np.ascontiguousarray(head.read("fc.weight")[:, :-1])
     write_variant(head, out, replace={"fc.weight": fc})
@@ -89,12 +85,58 @@ def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, config={"intermediate_size": 256})
 
 
-@fault("head.lm-head-missing", "No lm_head.weight is in the checkpoint.", _DEAD)
+def _drops_unknown_names(facts: ReleaseFacts) -> str | None:
+    stops = facts.names is None or facts.names.unmatched != "dropped without a message"
+    return (
+        None
+        if stops
+        else "this release drops a name that it does not know, and nothing is lost with this one"
+    )
+
+
+@fault(
+    "names.rejected",
+    "A counter that belongs to training, step, lies among the tensors.",
+    STOPS,
+    applies=_drops_unknown_names,
+)
+def _(head: Checkpoint, out: Path) -> None:
+    write_variant(head, out, replace={"step": np.zeros(1, dtype=np.int64)})
+
+
+@fault(
+    "names.unsupported-tensor",
+    "The attention has weights of a norm of queries and one of keys, all ones, which no engine applies.",
+    "as much is lost as the head relies on them",
+)
+def _(head: Checkpoint, out: Path) -> None:
+    width = head.config.head_dim
+    ones = {f"midlayer.self_attn.{part}_norm.weight": np.ones(width, dtype=np.float32) for part in "qk"}
+    write_variant(head, out, replace=ones)
+
+
+@fault(
+    "layer.quantisation",
+    "The layer's matrices are stored as int8 with a scale for each row, and config.json does not say so.",
+    DEAD,
+)
+def _(head: Checkpoint, out: Path) -> None:
+    replace: dict[str, NDArray[Any]] = {}
+    for name in head.tensors:
+        if name.startswith("midlayer.") and name.endswith("_proj.weight"):
+            matrix = np.asarray(head.read(name), dtype=np.float32)
+            scale = np.abs(matrix).max(axis=1, keepdims=True) / 127
+            replace[name] = np.rint(matrix / scale).astype(np.int8)
+            replace[f"{name}_scale"] = scale
+    write_variant(head, out, replace=replace)
+
+
+@fault("head.lm-head-missing", "No lm_head.weight is in the checkpoint.", DEAD)
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, drop=["lm_head.weight"])
 
 
-@fault("head.lm-head-rows", "lm_head.weight has the target's 1024 rows, draft_vocab_size is 704.", _STOPS)
+@fault("head.lm-head-rows", "lm_head.weight has the target's 1024 rows, draft_vocab_size is 704.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     from eagle3lab.checkpoint import open_checkpoint
 
@@ -105,14 +147,14 @@ def _(head: Checkpoint, out: Path) -> None:
 @fault(
     "head.tied",
     "tie_word_embeddings is true, so that the scores of the first 704 embeddings are read for the head's.",
-    _DEAD,
+    DEAD,
 )
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, config={"tie_word_embeddings": True})
 
 
 def _rows(name: str, change: str, order: Callable[[int], NDArray[Any]]) -> None:
-    @fault(f"head.row-order/{name}", change, _DEAD)
+    @fault(f"head.row-order/{name}", change, DEAD)
     def _(head: Checkpoint, out: Path) -> None:
         rows = np.asarray(head.read("lm_head.weight"), dtype=np.float32)
         write_variant(head, out, replace={"lm_head.weight": np.ascontiguousarray(rows[order(len(rows))])})
@@ -125,7 +167,7 @@ _rows("rolled", "The rows of lm_head are moved down by one.", lambda n: np.roll(
 @fault(
     "head.row-order/half-shuffled",
     "Every second row of lm_head is exchanged with the one after it, but for the first 64.",
-    _PARTIAL,
+    PARTIAL,
 )
 def _(head: Checkpoint, out: Path) -> None:
     rows = np.asarray(head.read("lm_head.weight"), dtype=np.float32)
@@ -138,7 +180,7 @@ def _(head: Checkpoint, out: Path) -> None:
     "head.embedding/own",
     "The head's embeddings have their dimensions in another order, and its layer is made for them; the engine puts the "
     "target's in their place. With its own it would draft exactly as the healthy head.",
-    _PARTIAL,
+    PARTIAL,
 )
 def _(head: Checkpoint, out: Path) -> None:
     order = np.random.default_rng(SEED).permutation(head.config.hidden_size)
@@ -170,16 +212,16 @@ _map(
 _map(
     "vocab.absolute/in-range",
     "d2t holds target ids where the engine adds arange, each cut to the last id of the target.",
-    _DEAD,
+    DEAD,
     lambda offsets, ramp: np.minimum(offsets + ramp, 1023 - ramp),
 )
 _map(
     "vocab.double-offset",
     "arange was subtracted once more from d2t.",
-    _DEAD,
+    DEAD,
     lambda offsets, ramp: offsets - ramp,
 )
-_map("vocab.zero", "d2t is all zeros.", _DEAD, lambda offsets, ramp: np.zeros_like(offsets))
+_map("vocab.zero", "d2t is all zeros.", DEAD, lambda offsets, ramp: np.zeros_like(offsets))
 _map(
     "vocab.range/beyond",
     "The last 64 rows of d2t point 512 ids further, beyond the target's vocabulary.",
@@ -189,12 +231,12 @@ _map(
 _map(
     "vocab.range/repeated",
     "Every second row of d2t names the target id of the row before it.",
-    _PARTIAL,
+    PARTIAL,
     lambda offsets, ramp: (offsets + ramp)[ramp - ramp % 2] - ramp,
 )
 
 
-@fault("vocab.missing", "No d2t is in the checkpoint.", _DEAD)
+@fault("vocab.missing", "No d2t is in the checkpoint.", DEAD)
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, drop=["d2t"])
 
@@ -210,21 +252,35 @@ def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, replace={"d2t": rounded})
 
 
-@fault("vocab.t2d", "t2d marks another vocabulary than d2t: the ids below 704.", _NONE)
+@fault("vocab.t2d", "t2d marks another vocabulary than d2t: the ids below 704.", NONE)
 def _(head: Checkpoint, out: Path) -> None:
     other = np.zeros_like(np.asarray(head.read("t2d"), dtype=bool))
     other[:704] = True
     write_variant(head, out, replace={"t2d": other})
 
 
-@fault("files.unreadable", "model.safetensors is cut off in the middle.", _STOPS)
+@fault(
+    "vocab.discarded",
+    "The map is no d2t in the checkpoint but a file named by --speculative-token-map, which EAGLE-3 ignores.",
+    DEAD,
+)
+def _(head: Checkpoint, out: Path) -> Mapping[str, Any]:
+    import torch
+
+    offsets = np.asarray(head.read("d2t"), dtype=np.int64)
+    hot = write_variant(head, out, drop=["d2t"]) / "hot-token-ids.pt"
+    torch.save(torch.from_numpy(offsets + np.arange(len(offsets))), hot)
+    return {"extra": ("--speculative-token-map", str(hot))}
+
+
+@fault("files.unreadable", "model.safetensors is cut off in the middle.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     weights = write_variant(head, out) / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
 
 
-@fault("files.missing", "The folder holds config.json and no weights.", _STOPS)
+@fault("files.missing", "The folder holds config.json and no weights.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
     (write_variant(head, out) / "model.safetensors").unlink()
 
@@ -251,7 +307,7 @@ def _index(out: Path, weight_map: Mapping[str, str]) -> None:
 @fault(
     "files.unindexed-shard",
     "The decoder layer lies in a shard that model.safetensors.index.json does not name.",
-    _DEAD,
+    DEAD,
 )
 def _(head: Checkpoint, out: Path) -> None:
     weight_map = _sharded(head, out)
@@ -261,7 +317,7 @@ def _(head: Checkpoint, out: Path) -> None:
 @fault(
     "files.stale-safetensors",
     "The trained tensors are in pytorch_model.bin; model.safetensors beside it holds an untrained head.",
-    _DEAD,
+    DEAD,
 )
 def _(head: Checkpoint, out: Path) -> None:
     import torch

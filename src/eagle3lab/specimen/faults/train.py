@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.errors import InputError
 from eagle3lab.specimen.paths import checkout_folder, drafter_dir, specimen_dir
-from eagle3lab.specimen.target import TargetShape, TrainPlan
+from eagle3lab.specimen.recipe import FULL
+from eagle3lab.specimen.target import TrainPlan
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -25,16 +26,9 @@ if TYPE_CHECKING:
 Report = Callable[[str, int, int, str], None]
 #: Training rows: prompts of the corpus answered by the target. Enough for the steps below to see each about once.
 ROWS, HELD_OUT = 2000, 64
-PLAN = TrainPlan(
-    steps=500,
-    tokens_per_step=288,
-    peak_rate=2e-3,
-    warmup=60,
-    cooldown=150,
-    weight_decay=0.01,
-    seed=21,
-    report_every=50,
-    checkpoint_every=50,
+#: As the specimen's head is trained, in fewer steps.
+PLAN = replace(
+    FULL.head, steps=500, warmup=60, horizon=None, cooldown=150, report_every=50, checkpoint_every=50
 )
 
 
@@ -147,7 +141,7 @@ def train(name: str, report: Report) -> Path:
     maps = load_file(drafter_dir() / "model.safetensors")
     torch.manual_seed(PLAN.seed)
     eagle = head.new_head(
-        TargetShape(),
+        FULL.shape,
         specimen / "target",
         maps["d2t"],
         maps["t2d"],
@@ -175,8 +169,6 @@ def train(name: str, report: Report) -> Path:
 
 
 def _plan(training: Training) -> TrainPlan:
-    from dataclasses import replace
-
     share = training.steps / PLAN.steps
     return replace(
         PLAN,
@@ -189,7 +181,6 @@ def _plan(training: Training) -> TrainPlan:
 def _rows(model: LlamaForCausalLM, report: Report) -> list[list[int]]:
     """Prompts with the target's greedy answers, from the cache when this target has given them before."""
     from eagle3lab.specimen import corpus, regenerate, tokenizer
-    from eagle3lab.specimen.recipe import FULL
 
     digest = hashlib.sha256((specimen_dir() / "target" / "model.safetensors").read_bytes())
     kept = cache_folder() / f"answers-{ROWS}-{digest.hexdigest()[:12]}.json"

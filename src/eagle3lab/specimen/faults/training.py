@@ -9,14 +9,11 @@ import numpy as np
 
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.engines.extract import ReleaseFacts
-from eagle3lab.specimen.faults.model import Applies, always, fault
+from eagle3lab.specimen.faults.model import LATER, PARTIAL, Applies, always, fault
 from eagle3lab.specimen.faults.settings import holds
 from eagle3lab.specimen.faults.train import TRAININGS
 from eagle3lab.specimen.paths import target_dir
 from eagle3lab.specimen.variant import write_variant
-
-_PARTIAL = "fewer drafts are accepted at every position"
-_LATER = "the first draft is as good as ever, later ones are not"
 
 
 def _trained(
@@ -49,15 +46,15 @@ def _ignores_norm_before_fc(facts: ReleaseFacts) -> str | None:
 _trained(
     "healthy/control", "control", "a working head, weaker than the specimen's: it was trained for 500 steps"
 )
-_trained("layer.norm-before-residual", "norm-before-residual", _PARTIAL)
+_trained("layer.norm-before-residual", "norm-before-residual", PARTIAL)
 _trained(
     "layer.norm-output/trained",
     "norm-output",
-    _LATER,
+    LATER,
     lambda facts: "this release reads norm_output" if holds("reads norm_output", facts) else None,
 )
-_trained("layer.norm-before-fc", "norm-before-fc", _PARTIAL, _ignores_norm_before_fc)
-_trained("capture.ids-ignored", "layers-off-by-one", _PARTIAL, ids=[3, 5, 6])
+_trained("layer.norm-before-fc", "norm-before-fc", PARTIAL, _ignores_norm_before_fc)
+_trained("capture.ids-ignored", "layers-off-by-one", PARTIAL, ids=[3, 5, 6])
 _trained(
     "capture.width/unnamed",
     "one-state",
@@ -69,15 +66,15 @@ _trained(
     "the one state is as wide as the embedding, so fc is skipped; or the engine stops",
     outputs=[4],
 )
-_trained("training.weak/few-steps", "few-steps", _PARTIAL)
-_trained("training.weak/one-step", "one-step", _LATER)
-_trained("training.weak/unshifted-tokens", "unshifted-tokens", _PARTIAL)
+_trained("training.weak/few-steps", "few-steps", PARTIAL)
+_trained("training.weak/one-step", "one-step", LATER)
+_trained("training.weak/unshifted-tokens", "unshifted-tokens", PARTIAL)
 
 
 @fault(
     "layer.rope/trained-base-100",
     "The head was trained with a rotary base of 100, and config.json does not say so.",
-    _PARTIAL,
+    PARTIAL,
     training="rope-base",
 )
 def _(head: Checkpoint, out: Path) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from eagle3lab.specimen.matrix.records import Cell, Diagnosed, Matrix, matrix_file, read_matrix
+from eagle3lab.specimen.matrix.records import Cell, Diagnosed, Matrix, matrix_file, pairs_file, read_matrix
 
-__all__ = ["Cell", "Diagnosed", "Matrix", "matrix_file", "read_matrix"]
+__all__ = ["Cell", "Diagnosed", "Matrix", "matrix_file", "pairs_file", "read_matrix"]

@@ -10,17 +10,23 @@ from pathlib import Path
 from rich.console import Console
 
 from eagle3lab.errors import Eagle3labError
-from eagle3lab.specimen.matrix.records import Cell, matrix_file, read_matrix
+from eagle3lab.specimen.matrix.records import Cell, matrix_file, pairs_file, read_matrix
 from eagle3lab.specimen.quiet import quiet
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status is 2 for bad input."""
+    from eagle3lab.specimen.matrix.pairs import SERVED, SERVED_BY
     from eagle3lab.specimen.matrix.run import CHOICES, ENGINES, PROMPTS, TOKENS, jobs, run
     from eagle3lab.specimen.matrix.signatures import write_signatures
 
     parser = argparse.ArgumentParser(prog="python -m eagle3lab.specimen.matrix", description=__doc__)
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults; all by default")
+    parser.add_argument(
+        "faults", nargs="*", metavar="FAULT", help="names of faults, or 'A + B'; all by default"
+    )
+    parser.add_argument(
+        "--pairs", action="store_true", help=f"two faults at once in {SERVED_BY}, into specimen/pairs.jsonl"
+    )
     parser.add_argument("--engine", action="append", choices=CHOICES, help="both of SGLang by default")
     parser.add_argument(
         "--way", action="append", choices=("reference", "server"), help="reference by default"
@@ -48,12 +54,16 @@ def main(arguments: list[str] | None = None) -> int:
         )
 
     try:
-        todo = jobs(chosen.way or ("reference",), chosen.engine or ENGINES, chosen.faults or None)
-        cells = run(todo, chosen.out or matrix_file(), told, prompts=chosen.prompts, tokens=chosen.tokens)
+        engines, faults = chosen.engine or ENGINES, chosen.faults or None
+        if chosen.pairs:
+            engines, faults = chosen.engine or (SERVED_BY,), chosen.faults or SERVED
+        out = chosen.out or (pairs_file() if chosen.pairs else matrix_file())
+        todo = jobs(chosen.way or ("reference",), engines, faults)
+        cells = run(todo, out, told, prompts=chosen.prompts, tokens=chosen.tokens)
     except Eagle3labError as error:
         console.print(str(error), style="red", markup=False)
         return 2
-    if chosen.out is None:
+    if out == matrix_file():
         write_signatures(read_matrix())
     outcomes = Counter(cell.outcome for cell in cells)
     sys.stdout.write(", ".join(f"{count} {name}" for name, count in outcomes.most_common()) + "\n")

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from eagle3lab.diagnosis import diagnose
-from eagle3lab.specimen.faults import FAULTS, Served, inject, write_healthy
-from eagle3lab.specimen.matrix.measure import LAUNCH
+from eagle3lab.engines.atlas.resolve import resolve_release
+from eagle3lab.specimen.faults import FAULTS
+from eagle3lab.specimen.matrix.measure import by_reference
+from eagle3lab.specimen.matrix.prepare import prepare, sglang_command
+from eagle3lab.specimen.matrix.records import AND
 from eagle3lab.specimen.trial import Trial
 
 COMMON = (
@@ -23,6 +25,13 @@ COMMON = (
 )
 """Six faults that people report, in the order in which they act."""
 
+SERVED = tuple(
+    AND.join(pair) for pair in (COMMON[:2], *combinations((COMMON[1], COMMON[2], COMMON[3], COMMON[5]), 2))
+)
+"""The pairs that real servers are measured with, in `SERVED_BY`: that of the case study, and every two of the four
+that leave no parameter unwritten, so that reference and server must agree at every step."""
+SERVED_BY = "sglang==0.5.9"
+
 _ALIKE = 0.05
 
 
@@ -33,14 +42,14 @@ class Pair:
     Attributes:
         first: Name of the one put in first.
         second: Name of the other; equal to `first` for a fault by itself.
-        accept_length: Tokens per verify step, in the reference.
+        accept_length: Tokens per verify step, in the reference; None where the engine stops.
         named: Slugs of the diagnosis' findings, first one first.
         order: Slugs in the order in which it says to repair them.
     """
 
     first: str
     second: str
-    accept_length: float
+    accept_length: float | None
     named: tuple[str, ...]
     order: tuple[str, ...]
 
@@ -59,13 +68,14 @@ def pairs(
         trial: Target and prompts.
         engine: `sglang==0.5.9`.
         scratch: An empty folder.
-        faults: Names, in the order in which they are put in.
+        faults: Names, in the order in which they are put in; those that the release is not affected by are left out.
         max_new_tokens: Length at which an answer is cut.
     """
-    healthy = write_healthy(scratch / "healthy")
+    facts = resolve_release(engine).facts
+    faults = [name for name in faults if FAULTS[name].applies(facts) is None]
     alone = [(name, name) for name in faults]
     return [
-        _pair(trial, engine, healthy, scratch / str(number), first, second, max_new_tokens)
+        _pair(trial, engine, scratch / str(number), first, second, max_new_tokens)
         for number, (first, second) in enumerate([*alone, *combinations(faults, 2)])
     ]
 
@@ -73,53 +83,34 @@ def pairs(
 def hider(pair: Pair, alone: Mapping[str, float]) -> str | None:
     """The fault of a pair that hides the other: with both, acceptance is what it is with this one by itself.
 
-    None where they add up, or where each by itself is as bad as both.
+    None where they add up, where each by itself is as bad as both, or where the engine stops at both together.
 
     Args:
         pair: Two faults.
         alone: Accept length with each by itself.
     """
+    if pair.accept_length is None:
+        return None
     alike = [name for name in (pair.first, pair.second) if abs(pair.accept_length - alone[name]) < _ALIKE]
     return alike[0] if len(alike) == 1 else None
 
 
-def _pair(
-    trial: Trial, engine: str, healthy: Served, folder: Path, first: str, second: str, max_new_tokens: int
-) -> Pair:
-    from eagle3lab.specimen.reference import load_as_served, load_reference_target, speculate
-
-    served = inject(FAULTS[first], healthy, folder / "1")
-    if second != first:
-        served = inject(FAULTS[second], served, folder / "2")
-    launch: dict[str, Any] = LAUNCH | dict(served.launch)
-    target = load_reference_target(served.target)
-    loaded = load_as_served(served.drafter, target, engine, algorithm=str(launch["algorithm"]))
-    run = speculate(
-        target,
-        loaded.drafter,
-        trial.prompts,
-        steps=launch["steps"],
-        topk=launch["topk"],
-        draft_tokens=launch["draft_tokens"],
-        max_new_tokens=max_new_tokens,
-        stop_ids=trial.stop_ids,
-    )
+def _pair(trial: Trial, engine: str, folder: Path, first: str, second: str, max_new_tokens: int) -> Pair:
+    name = first if first == second else AND.join((first, second))
+    prepared = prepare(name, engine, "reference", trial, max_new_tokens, folder)
+    cell = by_reference(prepared, trial)
+    assert prepared.served is not None
     said = diagnose(
-        served.drafter, target=served.target, engine=engine, launch=_command(served, launch["algorithm"])
+        prepared.served.drafter,
+        target=prepared.served.target,
+        engine=engine,
+        launch=sglang_command(prepared),
     )
     by_code = {one.code: one.fault for one in said.findings}
     return Pair(
         first,
         second,
-        run.accept_length,
+        cell.accept_length,
         tuple(dict.fromkeys(one.fault for one in said.findings)),
         tuple(dict.fromkeys(by_code[code] for code in said.repair_order)),
-    )
-
-
-def _command(served: Served, algorithm: str) -> str:
-    return (
-        f"python -m sglang.launch_server --model-path {served.target} --speculative-algorithm {algorithm} "
-        f"--speculative-draft-model-path {served.drafter} --speculative-num-steps {LAUNCH['steps']} "
-        f"--speculative-eagle-topk {LAUNCH['topk']} --speculative-num-draft-tokens {LAUNCH['draft_tokens']}"
     )

@@ -16,6 +16,7 @@ _EMBEDDING = (
 )
 _READS = "vLLM reads {} and computes as the head was trained"
 _CLASS = "vLLM puts Eagle3 in front of a class's name where it is not there, and has a class of that name"
+_NAMES = "vLLM stops at a name that leads nowhere; SGLang skips it"
 _MEMORY = "parameters that nothing fills hold whatever their memory held, in either engine"
 
 PARTS: dict[str, str] = {
@@ -35,7 +36,9 @@ PARTS: dict[str, str] = {
     "layer.context": "SGLang stops where the head's longest position is shorter than the target's; vLLM serves it, and "
     "drafts nothing good beyond.",
     "layer.norm-before-residual": _READS.format("norm_before_residual, which SGLang does not,") + ".",
-    "names.dropped/module": "vLLM stops at a name that leads nowhere; SGLang skips it.",
+    "layer.quantisation": f"{_NAMES}, and the weights are read without their scales.",
+    "names.dropped/module": f"{_NAMES}.",
+    "names.unsupported-tensor": f"{_NAMES}.",
     "training.pairing/other-target": f"{_EMBEDDING}: of the two things that no longer fit, the states alone are left.",
     "vocab.double-offset": "vLLM writes scores to the ids, where negative ones count from the end; SGLang looks ids up "
     "by row.",

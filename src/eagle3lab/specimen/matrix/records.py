@@ -17,6 +17,8 @@ from eagle3lab.errors import InputError
 SCHEMA_VERSION = 1
 HEALTHY = "healthy"
 """Name and slug of the row without a fault."""
+AND = " + "
+"""Between the names (or slugs) of two faults that are in one head, in the order in which they were put in."""
 
 Way = Literal["reference", "server"]
 """How a cell was measured: in plain torch as the release would, or by the release itself."""
@@ -35,8 +37,9 @@ class Diagnosed(msgspec.Struct, frozen=True, kw_only=True):
         code: Its check.
         confidence: How sure it is, 0 to 1; 0 without a finding.
         title: Its title.
-        named: Whether the first finding is the fault that was put in.
-        place: Where the fault stands among the findings, 1 for first; None where it is not among them.
+        named: Whether the first finding is the fault that was put in, or one of two.
+        place: Where the fault stands among the findings, 1 for first, or the later of two; None where one is not
+            among them.
     """
 
     verdict: str
@@ -52,8 +55,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One fault in one release, measured in one way.
 
     Attributes:
-        fault: Name of the injector, `vocab.absolute/in-range`; `healthy` for none.
-        slug: The fault's slug in the taxonomy.
+        fault: Name of the injector, `vocab.absolute/in-range`; `healthy` for none; two with `AND` between them.
+        slug: The fault's slug in the taxonomy; two likewise.
         engine: `sglang==0.5.9`.
         way: See `Way`.
         outcome: See `Outcome`; figures are there for `measured` alone.
@@ -194,6 +197,11 @@ def matrix_file() -> Path:
     from eagle3lab.specimen.paths import specimen_dir
 
     return specimen_dir() / "matrix.jsonl"
+
+
+def pairs_file() -> Path:
+    """Where the measured pairs of faults lie: `specimen/pairs.jsonl`."""
+    return matrix_file().with_name("pairs.jsonl")
 
 
 def read_matrix(path: Path | None = None) -> Matrix:

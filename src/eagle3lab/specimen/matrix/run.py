@@ -14,14 +14,9 @@ import msgspec
 from eagle3lab.errors import InputError
 from eagle3lab.specimen.faults import FAULTS
 from eagle3lab.specimen.matrix import vllm
-from eagle3lab.specimen.matrix.measure import (
-    Prepared,
-    by_reference,
-    diagnosed,
-    inputs_digest,
-    prepare,
-)
-from eagle3lab.specimen.matrix.records import HEALTHY, Cell, Way, read_matrix, write_matrix
+from eagle3lab.specimen.matrix.measure import by_reference, diagnosed
+from eagle3lab.specimen.matrix.prepare import Prepared, faults_of, inputs_digest, prepare
+from eagle3lab.specimen.matrix.records import AND, HEALTHY, Cell, Way, read_matrix, write_matrix
 from eagle3lab.specimen.trial import Trial, load_trial
 
 ENGINES = ("sglang==0.5.9", "sglang==0.5.23")
@@ -30,6 +25,7 @@ CHOICES = (*ENGINES, vllm.ENGINE)
 #: Prompts and tokens of a cell.
 PROMPTS, TOKENS = 16, 64
 _PACKAGES = ("torch", "transformers", "sglang", "triton", "numpy")
+_CELL = ("specimen/matrix/prepare.py", "specimen/matrix/measure.py")
 _DECIDES: Mapping[str, tuple[str, ...]] = {
     "reference": (
         "specimen/reference",
@@ -37,10 +33,10 @@ _DECIDES: Mapping[str, tuple[str, ...]] = {
         "engines/loading",
         "engines/facts",
         "diagnosis/release_rules.toml",
-        "specimen/matrix/measure.py",
+        *_CELL,
     ),
-    "server": ("serving/cpu_kernels", "serving/launch", "specimen/matrix/measure.py"),
-    vllm.ENGINE: ("specimen/matrix/vllm.py", "specimen/matrix/vllm_worker.py", "specimen/matrix/measure.py"),
+    "server": ("serving/cpu_kernels", "serving/launch", *_CELL),
+    vllm.ENGINE: ("specimen/matrix/vllm.py", "specimen/matrix/vllm_worker.py", *_CELL),
 }
 Told = Callable[[Cell, bool, int, int], None]
 """Called with each cell, whether it was there already, how many are done, and how many there are."""
@@ -60,7 +56,7 @@ def jobs(
     engines: Sequence[str] = ENGINES,
     faults: Sequence[str] | None = None,
 ) -> list[Job]:
-    """Every combination, the healthy head first.
+    """Every combination, the healthy head first; a name may be that of two faults, with `AND` between them.
 
     Raises:
         InputError: There is no fault of a name given, or vLLM is to be measured by the reference.
@@ -70,10 +66,8 @@ def jobs(
             f"the reference does not compute as {vllm.ENGINE} does",
             advice="Measure it with `--way server`, apart from SGLang's reference cells.",
         )
-    if unknown := set(faults or ()) - {HEALTHY, *FAULTS}:
-        raise InputError(
-            f"there is no fault called {min(unknown)!r}", advice=f"There are {', '.join(FAULTS)}"
-        )
+    for name in faults or ():
+        faults_of(name)
     return [
         Job(fault, engine, way)
         for fault in faults or (HEALTHY, *FAULTS)
@@ -99,7 +93,7 @@ def run(
     """
     trial = load_trial(prompts=prompts)
     there = read_matrix(path).cells if path.is_file() else ()
-    kept = {cell.key: cell for cell in there if cell.fault == HEALTHY or cell.fault in FAULTS}
+    kept = {cell.key: cell for cell in there if {HEALTHY, *FAULTS}.issuperset(cell.fault.split(AND))}
     if len(kept) < len(there):  # faults that have gone
         write_matrix(kept.values(), path)
     code, versions, done = {part: code_digest(part) for part in _DECIDES}, _versions(), []
@@ -118,7 +112,7 @@ def run(
             if job.way == "reference":
                 cell = msgspec.structs.replace(cell, diagnosis=diagnosed(prepared))
             elif cached and job.engine == vllm.ENGINE:
-                cell = msgspec.structs.replace(cell, diagnosis=vllm.diagnosed(prepared))
+                cell = msgspec.structs.replace(cell, diagnosis=diagnosed(prepared, command=vllm.command))
         if not cached:
             cell = msgspec.structs.replace(cell, inputs=inputs, versions=cell.versions or versions)
         if cell != known:

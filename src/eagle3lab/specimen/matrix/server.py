@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from eagle3lab.acceptance.logs.summaries import HISTOGRAMS
 from eagle3lab.errors import Eagle3labError
 from eagle3lab.runs.events import Verified
 from eagle3lab.runs.folder import EVENTS, RunFolder
@@ -18,14 +19,8 @@ from eagle3lab.serving.errors import ServerError, ServerTimeout
 from eagle3lab.serving.measure import measure
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.workload import Workload
-from eagle3lab.specimen.matrix.measure import (
-    Prepared,
-    diagnosed,
-    one_line,
-    plan_of,
-    with_figures,
-    with_histograms,
-)
+from eagle3lab.specimen.matrix.measure import diagnosed, one_line, with_figures, with_histograms
+from eagle3lab.specimen.matrix.prepare import Prepared, plan_of
 from eagle3lab.specimen.matrix.records import Cell
 from eagle3lab.specimen.trial import Trial
 
@@ -34,11 +29,11 @@ _SCRATCH = re.compile(r"/\S*eagle3lab-cell-[^/\s]+/")
 _START_S, _STALL_S = 120.0, 60.0
 #: More verify steps than a cell has: each is to be reported.
 _FULL_STEPS = 5000
-_HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 
 
 def by_server(prepared: Prepared, trial: Trial, run_dir: Path) -> Cell:
     """Serve and measure; a server that does not start, dies or hangs is a result too."""
+    assert prepared.served is not None
     cell, began = prepared.cell, time.monotonic()
     workload = Workload(
         [list(prompt) for prompt in trial.prompts],
@@ -48,7 +43,7 @@ def by_server(prepared: Prepared, trial: Trial, run_dir: Path) -> Cell:
     )
     try:
         found = measure(
-            plan_of(prepared),
+            plan_of(prepared.served, cell.engine),
             find_engine(cell.engine),
             workload,
             run_dir,
@@ -96,7 +91,7 @@ def _counted(cell: Cell, found: Measurement, trial: Trial, seconds: float) -> Ce
     whole = [row for row, one in zip(rounds, asked, strict=True) if _complete(row, one.meta_info)]
     if len(whole) == len(asked):
         return with_figures(cell, [row or [] for row in whole], found.outputs, trial, seconds=seconds)
-    told = [next((one.meta_info[n] for n in _HISTOGRAMS if n in one.meta_info), ()) for one in asked]
+    told = [next((one.meta_info[n] for n in HISTOGRAMS if n in one.meta_info), ()) for one in asked]
     histograms = tuple((*row, *[0] * (steps + 1 - len(row))) for row in told)
     return with_histograms(cell, histograms, found.outputs, trial, seconds=seconds)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +34,32 @@ def signatures_of(cell: Cell, expected: float | None) -> set[str]:
 
 
 def tabulate(matrix: Matrix) -> dict[str, Any]:
-    """The content of `signatures.json`: by slug the number of measured cells and of those with each signature."""
+    """The content of `signatures.json`: by slug the number of measurements and of those with each signature."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for cell in matrix.cells:
-        # A fault of one engine's rules is none in another, and would count as a fault without effect.
-        foreign = not cell.engine.startswith("sglang==")
-        if cell.outcome != "measured" or cell.slug == HEALTHY or not cell.verify_steps or foreign:
-            continue
+    for cell in _counted(matrix):
         healthy = best_cell(matrix, HEALTHY, cell.engine)
         counts[cell.slug].update(["cells", *signatures_of(cell, healthy.accept_length if healthy else None)])
     for row in tomllib.loads(_REPORTED.read_text("utf-8"))["reported"]:
         counts[row["fault"]].update({"cells": row["cells"], row["signature"]: row["cells"]})
     dates = sorted({cell.made for cell in matrix.cells if cell.made})
     return {
-        "about": "Measured cells by fault and signature; written by `make matrix`.",
+        "about": "Measurements by fault and signature; written by `make matrix`.",
         "measured": [dates[0], dates[-1]] if dates else [],
         "faults": {slug: dict(sorted(counts[slug].items())) for slug in sorted(counts)},
     }
+
+
+def _counted(matrix: Matrix) -> Iterable[Cell]:
+    """The cells that count: a fault in a release once, by the server if it was; the reference's agrees with that."""
+    chosen: dict[tuple[str, str], Cell] = {}
+    for cell in matrix.cells:
+        # A fault of one engine's rules is none in another, and would count as a fault without effect.
+        foreign = not cell.engine.startswith("sglang==")
+        if cell.outcome != "measured" or cell.slug == HEALTHY or not cell.verify_steps or foreign:
+            continue
+        if cell.way == "server" or (cell.fault, cell.engine) not in chosen:
+            chosen[cell.fault, cell.engine] = cell
+    return chosen.values()
 
 
 def write_signatures(matrix: Matrix) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ import msgspec
 
 from eagle3lab.engines import resolve_engine
 from eagle3lab.engines.ground_truth.process import EngineProcessError, engine_process
-from eagle3lab.errors import Eagle3labError, InputError
-from eagle3lab.specimen.faults import FAULTS, Served, inject, write_healthy
-from eagle3lab.specimen.faults.train import trained_head
-from eagle3lab.specimen.matrix.measure import LAUNCH, Prepared, one_line, with_figures
-from eagle3lab.specimen.matrix.records import HEALTHY, Cell, Diagnosed
+from eagle3lab.errors import InputError
+from eagle3lab.specimen.faults import Served
+from eagle3lab.specimen.matrix.measure import diagnosed, one_line, with_figures
+from eagle3lab.specimen.matrix.prepare import Prepared, described, put_in, unmeasured
+from eagle3lab.specimen.matrix.records import Cell
 from eagle3lab.specimen.trial import Trial
 
 ENGINE = "vllm==0.32.0"
@@ -46,38 +45,11 @@ def prepare(name: str, trial: Trial, max_new_tokens: int, scratch: Path) -> Prep
     Raises:
         InputError: There is no such fault, or its injector changed nothing.
     """
-    one = FAULTS.get(name)
-    if one is None and name != HEALTHY:
-        raise InputError(f"there is no fault called {name!r}")
-    cell = Cell(
-        fault=name,
-        slug=one.slug if one else HEALTHY,
-        engine=ENGINE,
-        way="server",
-        outcome="measured",
-        change=one.change if one else "Nothing: the specimen's own head.",
-        expected=one.expected if one else "a working head",
-        prompts=len(trial.prompts),
-        max_new_tokens=max_new_tokens,
-        made=datetime.now(UTC).date().isoformat(),
-    )
-
-    def without(outcome: str, detail: str) -> Prepared:
-        return Prepared(msgspec.structs.replace(cell, outcome=outcome, detail=detail), None)
-
-    source = None
-    if one is not None and one.training is not None:
-        try:
-            source = trained_head(one.training)
-        except InputError as error:
-            return without("not made", error.problem)
-    served = write_healthy(scratch / "healthy", source)
-    if one is not None:
-        served = inject(one, served, scratch / "faulty")
-    if served.launch:
-        return without("not applicable", _COMMAND_ONLY)
-    figures = {"steps": LAUNCH["steps"], "topk": LAUNCH["topk"], "draft_tokens": LAUNCH["draft_tokens"]}
-    return Prepared(msgspec.structs.replace(cell, **figures), served)
+    faults, cell = described(name, ENGINE, "server", trial, max_new_tokens)
+    prepared = put_in(faults, cell, scratch)
+    if prepared.served is not None and prepared.served.launch:
+        return unmeasured(cell, "not applicable", _COMMAND_ONLY)
+    return prepared
 
 
 def by_vllm(prepared: Prepared, trial: Trial) -> Cell:
@@ -107,7 +79,7 @@ def by_vllm(prepared: Prepared, trial: Trial) -> Cell:
     except EngineProcessError as error:
         reply = {"stops": str(error).partition("\n")[0]}
     cell = read_reply(cell, reply, served, trial, seconds=time.monotonic() - began)
-    return msgspec.structs.replace(cell, diagnosis=diagnosed(prepared))
+    return msgspec.structs.replace(cell, diagnosis=diagnosed(prepared, command=command))
 
 
 def read_reply(cell: Cell, reply: dict[str, Any], served: Served, trial: Trial, *, seconds: float) -> Cell:
@@ -122,36 +94,13 @@ def read_reply(cell: Cell, reply: dict[str, Any], served: Served, trial: Trial, 
     return with_figures(cell, reply["rounds"], reply["outputs"], trial, seconds=seconds)
 
 
-def command(served: Served, steps: int) -> str:
+def command(prepared: Prepared) -> str:
     """The launch command that serves it alike."""
-    speculative = {"method": "eagle3", "model": str(served.drafter), "num_speculative_tokens": steps}
-    words = ["vllm", "serve", str(served.target), "--speculative-config", json.dumps(speculative)]
+    assert prepared.served is not None
+    speculative = {
+        "method": "eagle3",
+        "model": str(prepared.served.drafter),
+        "num_speculative_tokens": prepared.cell.steps,
+    }
+    words = ["vllm", "serve", str(prepared.served.target), "--speculative-config", json.dumps(speculative)]
     return shlex.join(words)
-
-
-def diagnosed(prepared: Prepared) -> Diagnosed | None:
-    """What the diagnosis says of the faulty folder and the command; None where nothing is served."""
-    from eagle3lab.diagnosis import diagnose
-
-    if prepared.served is None:
-        return None
-    cell, served = prepared.cell, prepared.served
-    try:
-        said = diagnose(
-            served.drafter, target=served.target, engine=ENGINE, launch=command(served, cell.steps)
-        )
-    except Eagle3labError as error:
-        return Diagnosed(verdict="unknown", title=one_line(error))
-    if not said.findings:
-        return Diagnosed(verdict=str(said.verdict), named=cell.slug == HEALTHY)
-    first = said.findings[0]
-    place = next((n for n, found in enumerate(said.findings, 1) if found.fault == cell.slug), None)
-    return Diagnosed(
-        verdict=str(said.verdict),
-        first=first.fault,
-        code=first.code,
-        confidence=round(first.confidence, 3),
-        title=first.title,
-        named=place == 1,
-        place=place,
-    )

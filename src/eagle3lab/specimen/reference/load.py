@@ -222,6 +222,10 @@ def _load(
     if not eagle3 or taken[_EMBEDDING].replaced_by_target:
         embedding = target.embedding
         empty = [p for p in empty if not p.name.endswith(_EMBEDDING)]
+    if (
+        head is None and not eagle3
+    ):  # embedding and head are deleted before the target's take their place: twice the same
+        raise EngineStops("AttributeError", "'VocabParallelEmbedding' object has no attribute 'weight'")
     if head is None:  # tied: the engine reads the scores of the first D embeddings
         head = embedding[: settings.size("draft_vocab_size")]
     elif taken[_HEAD].status == "taken from target":

@@ -157,6 +157,14 @@ def _need_load(case: Investigation) -> str | None:
     return _need_drafter(case) or _need_config(case) or _need_facts(case) or case.load_note
 
 
+def _need_any_load(case: Investigation) -> str | None:
+    if case.engine is None or case.engine.kind != "vllm":
+        return _need_load(case)
+    if case.vllm_load is not None:
+        return None
+    return _need_drafter(case) or _need_config(case) or case.vllm_load_note
+
+
 def _need_capture(case: Investigation) -> str | None:
     if case.capture is not None:
         return None
@@ -202,6 +210,7 @@ NEEDS: dict[str, Callable[[Investigation], str | None]] = {
     "atlas": _need_atlas,
     "facts": _need_facts,
     "load": _need_load,
+    "any load": _need_any_load,
     "capture": _need_capture,
     "map": _need_map,
     "launch": _need_launch,

@@ -10,6 +10,7 @@ from eagle3lab.diagnosis.evidence.capture import Captured, first_with_hook, firs
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.model import Impact, Severity
 from eagle3lab.engines.capture.points import NESTED, USUAL, can_capture, find_hook
+from eagle3lab.engines.loading.plan import TensorPlan
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."
@@ -322,15 +323,24 @@ def ids_count(case: Investigation) -> Iterator[Found]:
 
 def _fc_refused(case: Investigation, states: int) -> Iterator[Found]:
     """The config agrees with fc, or names no layers, and this release builds fc for another number of states."""
-    refused = case.load.rejected if case.load is not None else None
-    if refused is None or not (refused.parameter or "").endswith("fc.weight") or states == 1:
+    refused = _refused_fc(case)
+    if refused is None or states == 1:
         return
     yield Found(
         f"fc is {states} states wide, and {case.engine} builds it for another number",
         (seen(refused.reason, tensor=refused.name),),
-        "Name the layers that fc fuses in eagle_config, on SGLang 0.5.12 or later; earlier releases take three.",
+        "Name the layers that fc fuses in eagle_config, on SGLang 0.5.12 or later; earlier releases take three."
+        if case.load is not None
+        else "Name the layers that fc fuses in config.json, where this release of vLLM reads them.",
         confidence=0.9,
     )
+
+
+def _refused_fc(case: Investigation) -> TensorPlan | None:
+    """The tensor of fc, where the simulated load of either engine stops at its shape."""
+    load = case.load or case.vllm_load
+    refused = load.rejected if load is not None else None
+    return refused if refused is not None and (refused.parameter or "").endswith("fc.weight") else None
 
 
 @check(
@@ -417,15 +427,20 @@ def width(case: Investigation) -> Iterator[Found]:
             confidence=0.95,
         )  # fmt: skip
     elif fc[1] == config.hidden_size and config.use_aux_hidden_state:
+        refused = _refused_fc(case)
         yield Found(
-            "fc takes a state as wide as the embedding, so engines skip it",
+            f"fc takes one state, and {case.engine} builds it for another number"
+            if refused
+            else "fc takes a state as wide as the embedding, so engines skip it",
             (
                 seen(
                     f"fc is {list(fc)}, hidden_size is {config.hidden_size}", tensor=case.tensor("fc.weight")
                 ),
                 seen(f"layer ids are {list(config.aux_hidden_state_layer_ids or ())}", _CONFIG),
+                *([seen(refused.reason, tensor=refused.name)] if refused else []),
             ),
             "Train the head on several auxiliary states, or fold fc into the layer.",
+            impact=Impact.STOPS if refused else None,
             confidence=0.95,
         )
     elif case.states is None:

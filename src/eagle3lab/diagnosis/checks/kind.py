@@ -180,14 +180,16 @@ def config_value(case: Investigation) -> Iterator[Found]:
         )
         return
     assert case.config is not None
-    if case.load is not None:
-        for stop in case.load.stops:
+    load = case.load or case.vllm_load
+    if load is not None:
+        for stop in load.stops:
             if stop.rule in _CONFIG_RULES:
                 yield Found(
                     f"This release needs a field that config.json does not give: {stop.rule}",
                     (seen(f"{stop.error} ({stop.source})", _CONFIG),),
                     _CONFIG_RULES[stop.rule],
                 )
+    yield from _map_without_a_place(case)
     rule = "fails on a null eagle_config"
     if case.engine and look_up(case.config.raw, "eagle_config") is None and rules.holds(rule, case.engine):
         yield Found(
@@ -195,6 +197,19 @@ def config_value(case: Investigation) -> Iterator[Found]:
             (seen("eagle_config is null", _CONFIG), seen(rules.source(rule, case.engine))),
             "Leave eagle_config out, or write the layer ids into it.",
         )
+
+
+def _map_without_a_place(case: Investigation) -> Iterator[Found]:
+    """Without draft_vocab_size vLLM takes the draft vocabulary for whole, and stops at a token map."""
+    stopped = case.vllm_load.rejected if case.vllm_load else None
+    assert case.config is not None
+    if stopped is None or stopped.name != "d2t" or stopped.parameter or case.config.draft_vocab_size:
+        return
+    yield Found(
+        "This release needs a field that config.json does not give: draft_vocab_size stated",
+        (seen(stopped.reason, tensor="d2t"), seen("draft_vocab_size is not stated", _CONFIG)),
+        _CONFIG_RULES["draft_vocab_size stated"],
+    )
 
 
 @check(
@@ -228,7 +243,7 @@ def layer_count(case: Investigation) -> Iterator[Found]:
         fix = f"Set num_hidden_layers to {held}."
     else:
         fix = "Use a release that builds several layers (SGLang 0.5.12 or later)."
-    quiet = not one_only and stated > held and case.facts is not None
+    quiet = not one_only and stated > held and (case.facts or case.vllm_load) is not None
     yield Found(
         f"{stated} layers in config.json, {held} in the weights"
         if stated != held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from eagle3lab.diagnosis.checks.base import NEEDS, Found, SkipCheck, check, listed, seen
@@ -16,6 +15,8 @@ from eagle3lab.engines.loading.plan import ParameterPlan, TensorPlan
 _CHANCE = (
     "Those parameters keep what they were initialised with; nothing the drafter says is better than chance."
 )
+# Parameters that checks of their own look at.
+_LOOKED_AT = (".bias", "lm_head.weight", "embed_tokens.weight", "draft_id_to_target_id")
 _OTHER_HEAD = ("head-kind.not-eagle3",)
 _FILES = ("files.unindexed-shard", "files.stale-safetensors", "files.unreadable", "files.missing")
 _FUSED = {
@@ -26,6 +27,8 @@ _FUSED = {
 # Endings of tensors for which another check has the better name.
 _NORMS = ("input_norm.weight", "fc_norm.", "aux_norm_")
 _SCALES = ("weight_scale", "weight_scale_inv", "input_scale", "qweight", "qzeros", "scales", "g_idx")
+# What layers of other types than Llama's have.
+OTHER_LAYERS = ("q_norm", "k_norm", "mask_hidden")
 _HARMLESS = ("rotary_emb.inv_freq", "t2d", "d2t", "embed_tokens.weight")
 
 
@@ -66,8 +69,24 @@ def _same(name: str, part: str) -> bool:
 
 
 def _load(case: Investigation) -> Load:
-    assert case.load is not None
-    return case.load
+    """The load by the engine that there is: SGLang's or vLLM's."""
+    load = case.load or case.vllm_load
+    assert load is not None
+    return load
+
+
+def at_its_name(case: Investigation, stopped: TensorPlan) -> bool:
+    """Whether it is the name of a tensor that stops the engine, and not its shape."""
+    if case.vllm_load is not None:
+        return stopped.parameter is None
+    return stopped.exception == "KeyError"
+
+
+def sure(case: Investigation) -> float:
+    """How sure the load is: another release of vLLM may stand in for the one that serves."""
+    if case.vllm_load is None:
+        return 1.0
+    return 0.97 if case.vllm_load.plan.engine == str(case.engine) else 0.85
 
 
 @check("E3L-N01", "names.dropped", needs=("load",), after=_OTHER_HEAD, effect=_CHANCE)
@@ -135,27 +154,33 @@ def _prefixes(lost: tuple[str, ...], empty: tuple[str, ...]) -> tuple[str, str] 
     "names.rejected",
     needs=("drafter",),
     after=_OTHER_HEAD,
+    others=("names.unsupported-tensor", "layer.quantisation", "layer.norm-before-fc"),
     effect="The engine stops at that tensor.",
     impact=Impact.STOPS,
 )
 def rejected(case: Investigation) -> Iterator[Found]:
     """A tensor carries a name on which this release stops.
 
-    Seen: Simulated in the engine's order, the loader raises at a tensor's name (a KeyError).
-    Why: SGLang 0.4.6 to 0.4.8 look up every projection without asking whether the parameter exists.
-    Effect: The server stops while loading; the KeyError names a parameter that no file holds.
-    Repair: Rename `layers.0.*` to `midlayer.*`, or use a later release.
-    Sources: SGLang 0.4.6 `models/llama_eagle3.py:180-190`.
+    Seen: Simulated in the engine's order, the loader raises at a tensor's name (a KeyError, or in vLLM a
+        ValueError).
+    Why: SGLang 0.4.6 to 0.4.8 look up every projection without asking whether the parameter exists. vLLM, in every
+        release, stops at each name that leads to no parameter, but for a few that it leaves aside.
+    Effect: The server stops while loading; the error names a parameter that no file holds.
+    Repair: On SGLang rename `layers.0.*` to `midlayer.*`, or use a later release. For vLLM both names are right; remove
+        prefixes and what the class has no parameter for.
+    Sources: SGLang 0.4.6 `models/llama_eagle3.py:180-190`; vLLM `models/llama_eagle3.py`, `models/utils.py`.
     """
     fix = "Rename the layer's tensors to midlayer.*, or use a release that knows the names."
     if case.load is None:
         if case.engine is not None and case.engine.kind == "vllm":
-            yield from _rejected_by_vllm(case)
+            from eagle3lab.diagnosis.checks.vllm import rejected_by_vllm
+
+            yield from rejected_by_vllm(case)
         else:
             yield from _rejected_by_rule(case, fix)
         return
     stopped = case.load.rejected
-    if stopped is None or stopped.exception != "KeyError":
+    if stopped is None or not at_its_name(case, stopped):
         return
     yield Found(
         f"{case.load.plan.engine} stops at the name {stopped.name}",
@@ -181,25 +206,7 @@ def _rejected_by_rule(case: Investigation, fix: str) -> Iterator[Found]:
         )  # fmt: skip
 
 
-def _rejected_by_vllm(case: Investigation) -> Iterator[Found]:
-    """VLLM stops at every name that it has no parameter for."""
-    known = re.compile(rules.vllm_drafter()["names"])
-    unknown = tuple(name for name in case.names if not known.match(name))
-    if case.is_eagle3 and unknown:
-        yield Found(
-            f"vLLM stops at the name {unknown[0]}",
-            (
-                seen(
-                    f"{len(unknown)} names are none that vLLM's drafter knows: {listed(unknown)}",
-                    tensor=unknown[0],
-                ),
-            ),
-            "Rename the tensors: layers.0.* or midlayer.* for the layer, fc, norm and lm_head at the top level.",
-            confidence=0.85,
-        )
-
-
-@check("E3L-N03", "names.missing", needs=("load",), after=(*_FILES, *_OTHER_HEAD), effect=_CHANCE)
+@check("E3L-N03", "names.missing", needs=("any load",), after=(*_FILES, *_OTHER_HEAD), effect=_CHANCE)
 def missing(case: Investigation) -> Iterator[Found]:
     """A parameter of the drafter gets no tensor at all.
 
@@ -207,15 +214,11 @@ def missing(case: Investigation) -> Iterator[Found]:
     Why: A conversion lost it, a filter removed it, or the trainer never saved it.
     Effect: A matrix of random numbers in the middle of the drafter; no engine reports parameters without a tensor.
     Repair: Export the drafter again with that tensor.
-    Sources: SGLang `model_loader/loader.py`: nothing is checked after loading.
+    Sources: SGLang `model_loader/loader.py`: nothing is checked after loading. vLLM 0.32.0, measured: it serves them.
     """
     load = _load(case)
     meant = {parameter.name for parameters in homeless(load).values() for parameter in parameters}
-    empty = [
-        one
-        for one in load.empty
-        if one.name not in meant and not one.name.endswith((".bias", "lm_head.weight", "embed_tokens.weight"))
-    ]
+    empty = [one for one in load.empty if one.name not in meant and not one.name.endswith(_LOOKED_AT)]
     unused = ("fc.weight", "hidden_norm.weight") if case.takes_one_state else ()
     weights = tuple(one for one in empty if not is_state_norm(one.name) and not one.name.endswith(unused))
     if weights:
@@ -228,6 +231,7 @@ def missing(case: Investigation) -> Iterator[Found]:
             ),
             f"Export the drafter again with {listed(names)}.",
             impact=Impact.ZERO if any(_matters(name) for name in names) else Impact.PARTIAL,
+            confidence=sure(case),
         )
 
 
@@ -264,7 +268,7 @@ def unsupported(case: Investigation) -> Iterator[Found]:
         and not _has_another_name(tensor, case)
     )
     if extra:
-        vital = any(part in name for name in extra for part in ("q_norm", "k_norm", "mask_hidden"))
+        vital = any(part in name for name in extra for part in OTHER_LAYERS)
         yield Found(
             f"{load.plan.engine} has no parameter for {listed(extra)}",
             tuple(
@@ -290,7 +294,7 @@ def _has_another_name(tensor: TensorPlan, case: Investigation) -> bool:
 @check(
     "E3L-N05",
     "names.shape",
-    needs=("load",),
+    needs=("any load",),
     after=_OTHER_HEAD,
     others=("head.lm-head-rows", "capture.ids-count", "capture.width", "head.embedding"),
     effect="The engine stops at that tensor.",
@@ -304,7 +308,7 @@ def shape(case: Investigation) -> Iterator[Found]:
         another target.
     Effect: The engine stops on an assertion or a RuntimeError about sizes.
     Repair: Make the config's sizes agree with the weights.
-    Sources: SGLang `layers/linear.py`, `layers/vocab_parallel_embedding.py`.
+    Sources: SGLang and vLLM: `layers/linear.py`, `layers/vocab_parallel_embedding.py`.
     """
     load, config = _load(case), case.config
     assert config is not None
@@ -325,10 +329,11 @@ def shape(case: Investigation) -> Iterator[Found]:
             (seen(f"{text}; the loader says nothing{_head_dim(case, name)}", tensor=name),),
             _shape_fix(case, name),
             impact=Impact.ZERO,
+            confidence=sure(case),
             effect="The parameter holds something else than the trained tensor: the layer computes noise.",
         )
         return
-    if stopped is None or stopped.exception == "KeyError":
+    if stopped is None or at_its_name(case, stopped):
         return
     if _looked_at_elsewhere(case, stopped):
         raise SkipCheck("the tensor is looked at by a check of its own")
@@ -336,6 +341,7 @@ def shape(case: Investigation) -> Iterator[Found]:
         f"{stopped.name} does not fit {stopped.parameter}",
         (seen(f"{stopped.reason}{_head_dim(case, stopped.name)}", tensor=stopped.name),),
         _shape_fix(case, stopped.name),
+        confidence=sure(case),
     )
 
 
@@ -345,10 +351,13 @@ def _looked_at_elsewhere(case: Investigation, stopped: TensorPlan) -> bool:
     assert config is not None
     if parameter.endswith("lm_head.weight"):
         head = case.shape("lm_head.weight")
-        return head is not None and head[:1] not in ((), (config.draft_vocab_size or config.vocab_size,))
+        other = head is not None and head[:1] not in ((), (config.draft_vocab_size or config.vocab_size,))
+        return other and not config.tie_word_embeddings
     if parameter.endswith("fc.weight"):
         fc = case.shape("fc.weight")
         return fc is not None and fc[:1] == (config.hidden_size,)
+    if parameter == "draft_id_to_target_id":
+        return (case.shape("d2t") or ())[:1] != (config.draft_vocab_size or config.vocab_size,)
     return parameter.endswith("hot_token_id")
 
 
@@ -389,7 +398,8 @@ def tensor_parallel(case: Investigation) -> Iterator[Found]:
     config = case.config
     assert config is not None
     tp = case.launch.tp if case.launch else 1
-    if case.load is None:
+    load = case.load or case.vllm_load
+    if load is None:
         if not case.is_mla or case.engine is None or case.engine.kind != "sglang":
             raise SkipCheck(NEEDS["load"](case) or "the load cannot be simulated")
         if config.num_attention_heads % tp:
@@ -403,7 +413,7 @@ def tensor_parallel(case: Investigation) -> Iterator[Found]:
                 confidence=0.9,
             )
         return
-    for stop in case.load.stops:
+    for stop in load.stops:
         if stop.rule in (
             "heads divisible",
             "key-value heads divide",

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Place = str | PathLike[str]
 
+_VLLM = "of vLLM, diagnosis knows the load and some rules"
+
 
 class Investigation:
     """What is known of one case. Every part is optional, and read when a check asks for it.
@@ -224,7 +226,7 @@ class Investigation:
             return Engine(kind), None, "no engine release given"
         if equals and kind == "vllm":
             release_key(release)
-            return Engine(kind, release), None, "eagle3lab holds no loader facts about vLLM"
+            return Engine(kind, release), None, _VLLM
         if equals and kind == "sglang" and release in releases():
             return Engine(kind, release), release_facts(release), ""
         from eagle3lab.engines.atlas.resolve import resolve_release
@@ -237,7 +239,7 @@ class Investigation:
             release_key(release)
             return Engine(kind, release), None, error.problem
         if found.facts.kind == "vllm":
-            return Engine("vllm", found.facts.release or ""), None, "diagnosis knows vLLM by rules only"
+            return Engine("vllm", found.facts.release or ""), None, _VLLM
         engine = Engine("sglang", release if equals else found.facts.release or "")
         return engine, found.facts, "; ".join(found.notes)
 
@@ -304,6 +306,34 @@ class Investigation:
     def load_note(self) -> str:
         """Why it cannot."""
         return self._load[1]
+
+    @cached_property
+    def _vllm_load(self) -> tuple[Load | None, str]:
+        if self.engine is None or self.engine.kind != "vllm":
+            return None, "the engine is not vLLM"
+        from eagle3lab.diagnosis.evidence.vllm import load_by_vllm
+
+        if self.drafter is None or self.config is None:
+            return None, "the drafter cannot be read"
+        if self.config.raw.get("quantization_config"):
+            return None, "the load of a quantised drafter is not simulated"
+        if self.algorithm is not None and self.algorithm.lower() != "eagle3":
+            return None, f"the command serves it as {self.algorithm}, which is for other heads"
+        tp = self.launch.tp if self.launch else 1
+        return load_by_vllm(self.config, self.drafter.contents.offered, self.engine, tp, self.layers)
+
+    @property
+    def vllm_load(self) -> Load | None:
+        """The simulated load by vLLM; None for another engine, and where it cannot be simulated.
+
+        Apart from `load`, since the same fate is another thing there: a name that SGLang drops stops vLLM.
+        """
+        return self._vllm_load[0]
+
+    @property
+    def vllm_load_note(self) -> str:
+        """Why it cannot."""
+        return self._vllm_load[1]
 
     @cached_property
     def capture(self) -> Captured | None:

@@ -79,8 +79,9 @@ def simulate(
         InputError: The load cannot be simulated.
     """
     from eagle3lab.engines.loading import simulate as simulate_once
+    from eagle3lab.engines.loading.settings import served_architectures
 
-    facts = facts.serving(config.architectures)
+    facts = facts.serving(served_architectures(config, facts))
     stops: list[Stop] = []
     while True:
         plan = simulate_once(config, tensors, facts, tp)
@@ -91,7 +92,9 @@ def simulate(
         rule = _rule(facts, plan.construction_error.type, plan.construction_error.message)
         error = f"{plan.construction_error.type}: {plan.construction_error.message}"
         stops.append(Stop(rule.rule if rule else "", error, str(rule.source) if rule else ""))
-        changed = _put_right(config, tp, rule.rule if rule else "", layers)
+        changed = None
+        if all(stop.rule != stops[-1].rule for stop in stops[:-1]):
+            changed = _put_right(config, tp, stops[-1].rule, layers)
         if changed is None:
             return Load(tuple(stops), plan, None, ())
         config, tp = changed

@@ -1,4 +1,4 @@
-"""What the atlas holds of a vLLM release, as far as checks ask: a load in vLLM is not simulated."""
+"""What the atlas holds of a vLLM release, as far as checks ask, and the load simulated from it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from eagle3lab.diagnosis.evidence.rules import Engine
 
 if TYPE_CHECKING:
+    from eagle3lab.checkpoint import DrafterConfig, TensorInfo
+    from eagle3lab.diagnosis.evidence.load import Load
     from eagle3lab.engines.extract.vllm.model import VllmFacts
     from eagle3lab.engines.facts.names import Special
 
@@ -39,3 +41,28 @@ def skipped(facts: VllmFacts, name: str) -> Special | None:
     """The rule by which the release leaves a tensor of this name aside; None if it does not."""
     special = facts.names.special if facts.names else ()
     return next((one for one in special if one.effect == "skipped" and one.matches(name)), None)
+
+
+def load_by_vllm(
+    config: DrafterConfig, tensors: tuple[TensorInfo, ...], engine: Engine, tp: int, layers: int
+) -> tuple[Load | None, str]:
+    """The load by the release, or by the one whose facts stand in for it; else None and the reason.
+
+    Args:
+        config: The drafter's config.
+        tensors: Its tensors in the order they are offered.
+        engine: The release, or vLLM alone.
+        tp: Tensor-parallel size.
+        layers: Decoder layers that the weights hold.
+    """
+    from eagle3lab.diagnosis.evidence.load import simulated
+    from eagle3lab.errors import InputError
+
+    known = vllm_facts(engine)
+    if known is None:
+        return None, f"{engine} is older than all vLLM releases that were read"
+    try:
+        facts = known.engine_facts(str(engine))
+    except InputError as error:
+        return None, error.problem
+    return simulated(config, tensors, facts, tp, layers)

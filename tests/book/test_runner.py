@@ -22,6 +22,7 @@ from eagle3lab.book.parameters import declared_in
 from eagle3lab.book.runner import run
 from eagle3lab.errors import InputError
 from tests.book.project import CLAIM, Project
+from tests.support.signals import interruptible
 
 # A process that outlives its parents' sessions, as a server that a chapter forgot to stop would.
 _FORGOTTEN = """
@@ -259,7 +260,9 @@ def test_an_interrupted_run_leaves_nothing_behind(
         "where",
         str(where),
     ]
-    runner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    runner = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=interruptible
+    )
     try:
         assert _eventually(lambda: where.is_file() and len(where.read_text().split()) == 2)
         runner.send_signal(number)

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3lab.serving.ports import is_free
-
-
-def interruptible() -> None:
-    """For a child to run first: one of a background job would inherit that SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.ports import is_free, reserve
 from eagle3lab.serving.server import Server
 from tests.serving.fakes import write_fake
-from tests.serving.processes import assert_nothing_left, interruptible, processes_of, wait_until_gone
+from tests.serving.processes import assert_nothing_left, processes_of, wait_until_gone
 from tests.support.project import ROOT
+from tests.support.signals import interruptible
 
 Start = Callable[..., Server]
 

@@ -27,7 +27,8 @@ from eagle3lab.serving.ports import reserve
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload
 from tests.serving.fakes import write_fake
-from tests.serving.processes import assert_nothing_left, interruptible, processes_of, wait_until_gone
+from tests.serving.processes import assert_nothing_left, processes_of, wait_until_gone
+from tests.support.signals import interruptible
 
 KEY = "a-key-of-the-server's"
 QUESTIONS = Workload(["a", [5, 6], "c", "d"], max_new_tokens=3, concurrency=1, warm_up=1, source="the test")

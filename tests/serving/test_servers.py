@@ -32,10 +32,10 @@ from tests.serving.greedy import greedy
 from tests.serving.processes import (
     Process,
     assert_nothing_left,
-    interruptible,
     processes_of,
     wait_until_gone,
 )
+from tests.support.signals import interruptible
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 

@@ -84,10 +84,11 @@ def test_what_cannot_be_read_is_unknown(
 
 
 def test_who_else_is_given_a_vllm(tmp_path: Path) -> None:
-    """Diagnosis knows it by rules, and nothing here starts it."""
+    """Diagnosis knows its load and some rules, and nothing here starts it."""
     copy = small_copy(tmp_path, "0.32.0")
     case = Investigation(engine=str(copy))
-    assert str(case.engine) == "vllm==0.32.0" and case.release is None and "by rules" in case.release_note
+    assert str(case.engine) == "vllm==0.32.0" and case.release is None
+    assert "knows the load and some rules" in case.release_note
     with pytest.raises(InputError, match="cannot be started"):
         find_engine("vllm==0.32.0")
 

@@ -9,13 +9,18 @@ from typing import Any
 from eagle3lab.checkpoint import Checkpoint
 from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.engines.extract import ReleaseFacts
-from eagle3lab.specimen.faults.model import DEAD, LATER, PARTIAL, STOPS, fault
+from eagle3lab.specimen.faults.model import DEAD, LATER, PARTIAL, STOPS, Applies, always, fault
 from eagle3lab.specimen.variant import write_variant
 
 
 def holds(rule: str, facts: ReleaseFacts) -> bool:
     """Whether a release rule of the diagnosis holds in this SGLang."""
     return rules.holds(rule, rules.Engine("sglang", facts.release or ""))
+
+
+def _where(rule: str, otherwise: str) -> Applies:
+    """Affected are the releases in which the rule holds; of the others, `otherwise` is said."""
+    return lambda facts: None if holds(rule, facts) else otherwise
 
 
 # ---- what is captured ----------------------------------------------------------------------------------------------
@@ -84,8 +89,10 @@ def _(head: Checkpoint, out: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _launch(name: str, change: str, expected: str, *, modelled: bool = True, **fields: Any) -> None:
-    @fault(name, change, expected, modelled=modelled)
+def _launch(
+    name: str, change: str, expected: str, *, applies: Applies = always, modelled: bool = True, **fields: Any
+) -> None:
+    @fault(name, change, expected, applies=applies, modelled=modelled)
     def _(head: Checkpoint, out: Path) -> Mapping[str, Any]:
         return fields
 
@@ -100,9 +107,7 @@ _launch("capture.algorithm/NEXTN", "--speculative-algorithm is NEXTN.", DEAD, al
     "layer.norm-output/stated",
     "config.json says norm_output, with which the head was not trained.",
     LATER,
-    applies=lambda facts: (
-        None if holds("reads norm_output", facts) else "this release does not read norm_output"
-    ),
+    applies=_where("reads norm_output", "this release does not read norm_output"),
 )
 def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, config={"norm_output": True})
@@ -113,11 +118,10 @@ def _rope(name: str, change: str, expected: str, **settings: Any) -> None:
         f"layer.rope/{name}",
         change,
         expected,
-        applies=lambda facts: (
-            None
-            if holds("reads rope_parameters", facts)
-            else "this release reads rope_theta as an attribute, which transformers 5 does not set: the base is 10 000 "
-            "here whatever config.json says"
+        applies=_where(
+            "reads rope_parameters",
+            "this release reads rope_theta as an attribute, which transformers 5 does not set: the base is 10 000 "
+            "here whatever config.json says",
         ),
     )
     def _(head: Checkpoint, out: Path) -> None:
@@ -213,9 +217,7 @@ def _(head: Checkpoint, out: Path) -> None:
     "head-kind.config-value/eagle-config",
     "eagle_config is null.",
     STOPS,
-    applies=lambda facts: (
-        None if holds("fails on a null eagle_config", facts) else "this release takes a null eagle_config"
-    ),
+    applies=_where("fails on a null eagle_config", "this release takes a null eagle_config"),
     modelled=False,
 )
 def _(head: Checkpoint, out: Path) -> None:
@@ -268,16 +270,11 @@ _launch(
     modelled=False,
     drafter=None,
 )
-
-
-@fault(
+_launch(
     "flags.incompatible",
     "The command asks for LoRA as well: --enable-lora, with rank and modules for adapters to come.",
     STOPS,
-    applies=lambda facts: (
-        None if holds("refuses LoRA with EAGLE3", facts) else "this release serves LoRA and EAGLE3 together"
-    ),
+    applies=_where("refuses LoRA with EAGLE3", "this release serves LoRA and EAGLE3 together"),
     modelled=False,
+    extra=("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "q_proj"),
 )
-def _(head: Checkpoint, out: Path) -> Mapping[str, Any]:
-    return {"extra": ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "q_proj")}

@@ -34,6 +34,7 @@ $(STAMP): requirements/torch.txt requirements/lock.txt requirements/engines.txt 
 	  [ -d "$$dir" ] || { echo "setup: $$pin into $$dir"; $(PIP) install --no-deps --target "$$dir" "$$pin" || exit 1; }; \
 	done
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) install --no-deps --no-build-isolation --editable lab
 	@$(BIN)/python -m eagle3lab.engines.atlas.sdists 0.11.2 0.32.0 || echo "setup: vLLM's source distributions cannot be fetched; tests that read them are left out"
 	@touch $(STAMP)
 
@@ -60,11 +61,11 @@ lab: $(STAMP)  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir=. notebooks
 
 specimen: $(STAMP)  ## train the specimen's target and drafter again
-	$(BIN)/python -m eagle3lab.specimen
+	$(BIN)/python -m lab.specimen
 
 matrix: $(STAMP)  ## measure every fault in both releases: the reference, and WAYS="--way server" for real servers
-	$(BIN)/python -m eagle3lab.specimen.faults
-	$(BIN)/python -m eagle3lab.specimen.matrix $(WAYS)
+	$(BIN)/python -m lab.faults
+	$(BIN)/python -m lab.matrix $(WAYS)
 
 atlas: $(STAMP)  ## read every SGLang release and vLLM's minor ones again, from the package index (resumable)
 	$(BIN)/python -m eagle3lab.engines.atlas

@@ -25,8 +25,8 @@ from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.server import Server
-from eagle3lab.specimen.paths import specimen_dir
-from eagle3lab.specimen.variant import write_flat
+from lab.specimen.paths import specimen_dir
+from lab.specimen.variant import write_flat
 
 LIMIT = 0.97
 RELEASE = "0.5.23"

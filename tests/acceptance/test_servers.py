@@ -16,8 +16,8 @@ from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload, run_workload
-from eagle3lab.specimen.paths import specimen_dir
-from eagle3lab.specimen.trial import load_trial
+from lab.specimen.paths import specimen_dir
+from lab.specimen.trial import load_trial
 from tests.acceptance.test_cli import run
 from tests.serving.engines import RELEASES, engine
 from tests.serving.heads import trained_drafter

@@ -11,8 +11,8 @@ import pytest
 from eagle3lab.book.chapters import Layout
 from eagle3lab.book.chooser import Chooser
 from eagle3lab.book.render import is_current
-from eagle3lab.specimen.matrix import read_matrix
-from eagle3lab.specimen.matrix.likeness import best_cell, conditional, likest, retained
+from lab.matrix import read_matrix
+from lab.matrix.likeness import best_cell, conditional, likest, retained
 from tests.book.browser import NARROW, WIDE, Browser, Visit, browser, find_chromium
 from tests.support.project import ROOT
 

@@ -11,7 +11,7 @@ import pytest
 
 from eagle3lab.diagnosis import Diagnosis, Investigation, diagnose
 from eagle3lab.errors import InputError
-from eagle3lab.specimen.paths import drafter_dir, prompts_file, target_dir
+from lab.specimen.paths import drafter_dir, prompts_file, target_dir
 
 TARGET = target_dir()
 TABLE, CONFIG = "tokenizer.json", "tokenizer_config.json"

@@ -11,10 +11,10 @@ from eagle3lab.diagnosis import Diagnosis, diagnose
 from eagle3lab.diagnosis.model import Impact
 from eagle3lab.diagnosis.run import BROKE
 from eagle3lab.errors import InputError
-from eagle3lab.specimen.faults import FAULTS, Served, inject, write_healthy
-from eagle3lab.specimen.faults.train import trained_head
-from eagle3lab.specimen.matrix import read_matrix
-from eagle3lab.specimen.matrix.records import HEALTHY, Cell
+from lab.faults import FAULTS, Served, inject, write_healthy
+from lab.faults.train import trained_head
+from lab.matrix import read_matrix
+from lab.matrix.records import HEALTHY, Cell
 
 CELLS = {
     cell.fault: cell

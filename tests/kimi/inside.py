@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.engines.ground_truth import worker
-from eagle3lab.specimen.kimi.delegation import MISSING, add_delegation
+from lab.kimi.delegation import MISSING, add_delegation
 
 # What a drafter's eagle_config may say; None is a config that says nothing.
 IDS: tuple[list[int] | None, ...] = (None, [1, 5, 8], [2, 6, 9], [0, 5, 8])

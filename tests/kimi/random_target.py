@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from eagle3lab.specimen.kimi.folder import write_companions
-from eagle3lab.specimen.kimi.target import target_config, target_weights
-from eagle3lab.specimen.permutation import write_model
+from lab.kimi.folder import write_companions
+from lab.kimi.target import target_config, target_weights
+from lab.specimen.permutation import write_model
 
 _PREFIX = "language_model."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from eagle3lab.specimen.kimi.delegation import KIMI_DELEGATION, MISSING, add_delegation
+from lab.kimi.delegation import KIMI_DELEGATION, MISSING, add_delegation
 
 
 class LanguageModel:
@@ -42,4 +42,4 @@ def test_a_release_that_has_the_methods_keeps_them() -> None:
 
 
 def test_the_overlay_names_itself() -> None:
-    assert KIMI_DELEGATION.startup == ("eagle3lab.specimen.kimi.delegation:startup",)
+    assert KIMI_DELEGATION.startup == ("lab.kimi.delegation:startup",)

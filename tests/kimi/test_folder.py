@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.specimen import permutation
-from eagle3lab.specimen.kimi import expected, kimi_dir, write_kimi
-from eagle3lab.specimen.kimi.heads import heads
-from eagle3lab.specimen.kimi.target import MEDIA_TOKEN, media_token_id
+from lab.kimi import expected, kimi_dir, write_kimi
+from lab.kimi.heads import heads
+from lab.kimi.target import MEDIA_TOKEN, media_token_id
+from lab.specimen import permutation
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from eagle3lab.serving.cpu_kernels.install import cpu_overlay
-from eagle3lab.specimen.kimi import kimi_dir
-from eagle3lab.specimen.kimi.delegation import MISSING
+from lab.kimi import kimi_dir
+from lab.kimi.delegation import MISSING
 from tests.serving.engines import run_inside
 
 pytestmark = pytest.mark.engine

@@ -11,10 +11,10 @@ from eagle3lab.serving.errors import ServerDied
 from eagle3lab.serving.launch import LaunchPlan, cpu
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import probe_overlay
-from eagle3lab.specimen.kimi import SERVE_WITH, expected, kimi_dir
-from eagle3lab.specimen.kimi.delegation import KIMI_DELEGATION
-from eagle3lab.specimen.kimi.target import LAYERS
-from eagle3lab.specimen.permutation import HIDDEN, cycles
+from lab.kimi import SERVE_WITH, expected, kimi_dir
+from lab.kimi.delegation import KIMI_DELEGATION
+from lab.kimi.target import LAYERS
+from lab.specimen.permutation import HIDDEN, cycles
 from tests.kimi.random_target import transformers_model, write_random_target
 from tests.serving.engines import serve
 from tests.serving.greedy import greedy

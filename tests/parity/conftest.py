@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("speculators")
 
-from eagle3lab.specimen.faults import Served, write_healthy
-from eagle3lab.specimen.reference import Target, load_reference_target, one_thread
+from lab.faults import Served, write_healthy
+from lab.reference import Target, load_reference_target, one_thread
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,6 +39,6 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="session")
 def head() -> Path:
-    from eagle3lab.specimen import drafter_dir
+    from lab.specimen import drafter_dir
 
     return drafter_dir()

@@ -18,8 +18,8 @@ from eagle3lab.serving.engine import find_engine
 from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.server import Server
-from eagle3lab.specimen.faults import write_healthy
-from eagle3lab.specimen.trial import load_trial
+from lab.faults import write_healthy
+from lab.specimen.trial import load_trial
 
 RECORDED = Path(__file__).parent / "recorded"
 #: SGLang's warm-up, a prompt, two draft steps, what was accepted, two draft steps.

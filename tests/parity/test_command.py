@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.cli import app
 from eagle3lab.errors import InputError
-from eagle3lab.specimen.faults import Served
-from eagle3lab.specimen.variant import write_variant
+from lab.faults import Served
+from lab.specimen.variant import write_variant
 
 NEW = "sglang==0.5.23"
 
@@ -54,7 +54,7 @@ def test_apart_as_json(served: Served, tmp_path: Path) -> None:
 
 def test_importing_it_pulls_in_nothing_heavy() -> None:
     heavy = ["torch", "transformers", "speculators", "numpy", "rich", "msgspec"]
-    code = f"import sys, eagle3lab.parity; print(*(m for m in {heavy} if m in sys.modules))"
+    code = f"import sys, lab.parity; print(*(m for m in {heavy} if m in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == []
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from eagle3lab.errors import InputError
-from eagle3lab.parity.recording import read_passes, sequences
-from eagle3lab.parity.replay import replay
-from eagle3lab.parity.states import check_tokens
-from eagle3lab.specimen.faults import Served
-from eagle3lab.specimen.reference import EngineStops, Target, load_as_served
+from lab.faults import Served
+from lab.parity.recording import read_passes, sequences
+from lab.parity.replay import replay
+from lab.parity.states import check_tokens
+from lab.reference import EngineStops, Target, load_as_served
 
 small = st.integers(-3, 6)
 numbers = st.lists(small, min_size=0, max_size=4)

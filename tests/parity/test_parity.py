@@ -11,16 +11,16 @@ import torch
 
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
-from eagle3lab.parity import ParityReport, compare_forwards
-from eagle3lab.parity.compare import Comparison
-from eagle3lab.parity.engine import Step, computed
-from eagle3lab.parity.explain import causes
-from eagle3lab.parity.states import made_by
-from eagle3lab.parity.trainer import load_trainer_head
-from eagle3lab.specimen.faults import Served
-from eagle3lab.specimen.reference import Drafter, Target, load_as_served
-from eagle3lab.specimen.reference.llama import Place
-from eagle3lab.specimen.variant import write_variant
+from lab.faults import Served
+from lab.parity import ParityReport, compare_forwards
+from lab.parity.compare import Comparison
+from lab.parity.engine import Step, computed
+from lab.parity.explain import causes
+from lab.parity.states import made_by
+from lab.parity.trainer import load_trainer_head
+from lab.reference import Drafter, Target, load_as_served
+from lab.reference.llama import Place
+from lab.specimen.variant import write_variant
 
 OLD, NEW = "sglang==0.5.9", "sglang==0.5.23"
 Prompts = list[list[int]]

@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
-from eagle3lab.parity import compare_forwards
-from eagle3lab.parity.recording import read_passes, sequences
-from eagle3lab.parity.replay import replay
-from eagle3lab.parity.states import made_by, only_matrices
-from eagle3lab.specimen.faults import Served
-from eagle3lab.specimen.reference import Drafter, Target, load_as_served
-from eagle3lab.specimen.reference.llama import Place
-from eagle3lab.specimen.variant import write_variant
+from lab.faults import Served
+from lab.parity import compare_forwards
+from lab.parity.recording import read_passes, sequences
+from lab.parity.replay import replay
+from lab.parity.states import made_by, only_matrices
+from lab.reference import Drafter, Target, load_as_served
+from lab.reference.llama import Place
+from lab.specimen.variant import write_variant
 
 NEW = "sglang==0.5.23"
 Prompts = list[list[int]]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.parity import compare_forwards
-from eagle3lab.specimen.faults import Served
+from lab.faults import Served
+from lab.parity import compare_forwards
 from tests.parity.record import PASSES, RECORDED
 
 

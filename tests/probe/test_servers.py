@@ -31,8 +31,8 @@ from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.server import Server
-from eagle3lab.specimen.paths import permutation_dir
-from eagle3lab.specimen.variant import write_variant
+from lab.specimen.paths import permutation_dir
+from lab.specimen.variant import write_variant
 from tests.serving import heads
 from tests.serving.engines import RELEASES, serve
 

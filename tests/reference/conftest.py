@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from eagle3lab.specimen import permutation_dir
-from eagle3lab.specimen.reference import Drafter, Target, load_as_trained, load_reference_target
+from lab.reference import Drafter, Target, load_as_trained, load_reference_target
+from lab.specimen import permutation_dir
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3lab.specimen.matrix.likeness import carried_over, conditional, likest, retained
-from eagle3lab.specimen.matrix.pairs import Pair, hider
-from eagle3lab.specimen.matrix.records import Cell, Matrix
+from lab.matrix.likeness import carried_over, conditional, likest, retained
+from lab.matrix.pairs import Pair, hider
+from lab.matrix.records import Cell, Matrix
 
 ENGINE = "sglang==0.5.9"
 

@@ -14,9 +14,8 @@ pytest.importorskip("transformers")
 import torch
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.specimen import drafter_dir, permutation, permutation_dir
-from eagle3lab.specimen.faults import write_healthy
-from eagle3lab.specimen.reference import (
+from lab.faults import write_healthy
+from lab.reference import (
     EngineStops,
     Target,
     Wiring,
@@ -24,9 +23,10 @@ from eagle3lab.specimen.reference import (
     load_as_trained,
     speculate,
 )
-from eagle3lab.specimen.reference.llama import Place
-from eagle3lab.specimen.trial import Trial, load_trial
-from eagle3lab.specimen.variant import write_variant
+from lab.reference.llama import Place
+from lab.specimen import drafter_dir, permutation, permutation_dir
+from lab.specimen.trial import Trial, load_trial
+from lab.specimen.variant import write_variant
 
 OLD, NEW = "sglang==0.5.9", "sglang==0.5.23"
 CYCLE = [permutation.prompts()["covered-cycle"]]

@@ -13,11 +13,11 @@ pytest.importorskip("transformers")
 from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.measure import measure
 from eagle3lab.serving.workload import Workload
-from eagle3lab.specimen import permutation, permutation_dir
-from eagle3lab.specimen.faults import FAULTS, inject, write_healthy
-from eagle3lab.specimen.matrix import Matrix
-from eagle3lab.specimen.matrix import run as running
-from eagle3lab.specimen.reference import load_as_served, load_reference_target, speculate
+from lab.faults import FAULTS, inject, write_healthy
+from lab.matrix import Matrix
+from lab.matrix import run as running
+from lab.reference import load_as_served, load_reference_target, speculate
+from lab.specimen import permutation, permutation_dir
 from tests.serving.engines import engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from eagle3lab.diagnosis.evidence.measured import SIGNATURES, measured
-from eagle3lab.specimen.matrix import Matrix, read_matrix
-from eagle3lab.specimen.matrix.signatures import signatures_of, tabulate
+from lab.matrix import Matrix, read_matrix
+from lab.matrix.signatures import signatures_of, tabulate
 
 
 def test_the_file_in_the_package_is_today_s_matrix() -> None:

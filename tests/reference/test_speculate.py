@@ -11,8 +11,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from eagle3lab.specimen import permutation, permutation_dir, target_dir
-from eagle3lab.specimen.reference import (
+from lab.reference import (
     Drafter,
     Speculation,
     Target,
@@ -21,8 +20,9 @@ from eagle3lab.specimen.reference import (
     load_reference_target,
     speculate,
 )
-from eagle3lab.specimen.target import load_target
-from eagle3lab.specimen.trial import Trial, load_trial
+from lab.specimen import permutation, permutation_dir, target_dir
+from lab.specimen.target import load_target
+from lab.specimen.trial import Trial, load_trial
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_an_answer_ends_at_its_stop_id(permuting: Target, perfect: Drafter, dist
 
 
 def test_prompts_go_together_as_each_would_alone(trial: Trial) -> None:
-    from eagle3lab.specimen import drafter_dir
+    from lab.specimen import drafter_dir
 
     drafter = load_as_trained(drafter_dir(), trial.target)
     together = speculate(trial.target, drafter, trial.prompts, max_new_tokens=24, stop_ids=trial.stop_ids)
@@ -88,7 +88,7 @@ def test_the_target_is_transformers_target(trial: Trial) -> None:
 
 @pytest.mark.parametrize(("topk", "nodes"), [(2, 4), (2, 6), (4, 8), (3, 13)])
 def test_a_tree_accepts_no_less_and_changes_nothing(trial: Trial, topk: int, nodes: int) -> None:
-    from eagle3lab.specimen import drafter_dir
+    from lab.specimen import drafter_dir
 
     drafter = load_as_trained(drafter_dir(), trial.target)
     asked = {"max_new_tokens": 32, "stop_ids": trial.stop_ids}

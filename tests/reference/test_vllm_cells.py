@@ -20,11 +20,11 @@ from eagle3lab.diagnosis.evidence.launch import read_launch
 from eagle3lab.engines import resolve_engine
 from eagle3lab.engines.ground_truth.locate import find_installation
 from eagle3lab.errors import InputError
-from eagle3lab.specimen.faults import FAULTS
-from eagle3lab.specimen.matrix import Matrix, parting, read_matrix, vllm
-from eagle3lab.specimen.matrix import run as running
-from eagle3lab.specimen.matrix.records import Cell
-from eagle3lab.specimen.trial import Trial, load_trial
+from lab.faults import FAULTS
+from lab.matrix import Matrix, parting, read_matrix, vllm
+from lab.matrix import run as running
+from lab.matrix.records import Cell
+from lab.specimen.trial import Trial, load_trial
 
 
 @pytest.fixture(scope="module")
@@ -218,10 +218,7 @@ def test_the_recorded_cells_part_where_it_is_said() -> None:
     assert (set(parting.PARTS) | parting.LEFT_TO_CHANCE) <= set(FAULTS)
     rows = parting.compare(read_matrix())
     if not rows:
-        pytest.skip(
-            "no cell of vLLM is recorded: python -m eagle3lab.specimen.matrix --engine "
-            f"{vllm.ENGINE} --way server"
-        )
+        pytest.skip(f"no cell of vLLM is recorded: python -m lab.matrix --engine {vllm.ENGINE} --way server")
     assert {row.fault for row in rows if row.relation == "parts"} == set(parting.PARTS)
     assert all(row.vllm.same_answers for row in rows if row.vllm.outcome == "measured")
     relations = {row.fault: row.relation for row in rows}

@@ -11,9 +11,9 @@ from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.diagnosis import diagnose
 from eagle3lab.repair import plan_repair, repair_engine, write_repair
 from eagle3lab.serving.launch import cpu
-from eagle3lab.specimen.paths import drafter_dir, target_dir
-from eagle3lab.specimen.trial import load_trial
-from eagle3lab.specimen.variant import write_flat, write_variant
+from lab.specimen.paths import drafter_dir, target_dir
+from lab.specimen.trial import load_trial
+from lab.specimen.variant import write_flat, write_variant
 from tests.serving.engines import serve
 
 RELEASE = "0.5.9"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
-from eagle3lab.specimen.paths import specimen_dir
-from eagle3lab.specimen.permutation import cycles, permutation, prompts
-from eagle3lab.specimen.variant import write_flat, write_variant
+from lab.specimen.paths import specimen_dir
+from lab.specimen.permutation import cycles, permutation, prompts
+from lab.specimen.variant import write_flat, write_variant
 
 
 def _open(*parts: str) -> Checkpoint:

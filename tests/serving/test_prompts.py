@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from eagle3lab.errors import InputError
 from eagle3lab.serving.prompts import held_out_prompts, read_prompts
-from eagle3lab.specimen.paths import permutation_dir, target_dir
-from eagle3lab.specimen.tokenizer import ASSISTANT_ID, BEGIN_ID, END_ID, USER_ID
+from lab.specimen.paths import permutation_dir, target_dir
+from lab.specimen.tokenizer import ASSISTANT_ID, BEGIN_ID, END_ID, USER_ID
 
 
 def test_every_form_of_a_prompt_is_read(tmp_path: Path) -> None:

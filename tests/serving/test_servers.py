@@ -24,8 +24,8 @@ from eagle3lab.serving.prompts import held_out_prompts
 from eagle3lab.serving.report import printed
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload, run_workload
-from eagle3lab.specimen.paths import drafter_dir, permutation_dir, prompts_file, target_dir
-from eagle3lab.specimen.variant import write_flat
+from lab.specimen.paths import drafter_dir, permutation_dir, prompts_file, target_dir
+from lab.specimen.variant import write_flat
 from tests.serving import heads
 from tests.serving.engines import RELEASES, engine, serve
 from tests.serving.greedy import greedy

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.errors import InputError
-from eagle3lab.specimen import corpus, paths, specimen_dir
+from lab.specimen import corpus, paths, specimen_dir
 
 MODULES = ("bisect", "collections", "heapq", "json", "math", "string", "textwrap")
 
 
 def test_import_loads_no_heavy_package() -> None:
     heavy = ("torch", "transformers", "speculators", "numpy", "safetensors", "rich")
-    code = f"import sys, eagle3lab.specimen; print([n for n in {heavy} if n in sys.modules])"
+    code = f"import sys, lab.specimen; print([n for n in {heavy} if n in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

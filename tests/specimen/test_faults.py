@@ -13,9 +13,9 @@ from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.diagnosis.checks import all_checks
 from eagle3lab.engines.atlas.resolve import resolve_release
 from eagle3lab.errors import InputError
-from eagle3lab.specimen import drafter_dir, specimen_dir
-from eagle3lab.specimen.faults import FAULTS, Fault, Served, inject, write_healthy
-from eagle3lab.specimen.faults.train import TRAININGS, head_folder, trained_head
+from lab.faults import FAULTS, Fault, Served, inject, write_healthy
+from lab.faults.train import TRAININGS, head_folder, trained_head
+from lab.specimen import drafter_dir, specimen_dir
 
 # Slugs of the taxonomy for which no check exists, or which are none of a checkpoint's.
 _WITHOUT_CHECK = {"healthy"}
@@ -57,7 +57,7 @@ def test_each_is_described() -> None:
 
 
 def test_an_injector_that_changes_nothing_is_an_error(healthy: Served, tmp_path: Path) -> None:
-    from eagle3lab.specimen.variant import write_variant
+    from lab.specimen.variant import write_variant
 
     def nothing(head, out: Path) -> None:
         write_variant(head, out)
@@ -90,8 +90,8 @@ def test_own_embeddings_draft_as_the_healthy_head_where_they_stay(healthy: Serve
 
     import torch
 
-    from eagle3lab.specimen.reference import load_as_trained, load_reference_target, speculate
-    from eagle3lab.specimen.trial import load_trial
+    from lab.reference import load_as_trained, load_reference_target, speculate
+    from lab.specimen.trial import load_trial
 
     served = inject(FAULTS["head.embedding/own"], healthy, tmp_path / "faulty")
     trial = load_trial(prompts=3)
@@ -104,8 +104,8 @@ def test_own_embeddings_draft_as_the_healthy_head_where_they_stay(healthy: Serve
 
 
 def test_the_other_target_answers_as_the_specimens(healthy: Served, tmp_path: Path) -> None:
-    from eagle3lab.specimen.reference import generate, load_reference_target
-    from eagle3lab.specimen.trial import load_trial
+    from lab.reference import generate, load_reference_target
+    from lab.specimen.trial import load_trial
 
     served = inject(FAULTS["training.pairing/other-target"], healthy, tmp_path / "faulty")
     trial = load_trial(prompts=3)
@@ -115,7 +115,7 @@ def test_the_other_target_answers_as_the_specimens(healthy: Served, tmp_path: Pa
 
 
 def test_a_head_that_was_not_trained_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("eagle3lab.specimen.faults.train.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("lab.faults.train.cache_folder", lambda: tmp_path)
     with pytest.raises(InputError, match="has not been trained here"):
         trained_head("control")
 

@@ -10,9 +10,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from eagle3lab.errors import InputError
-from eagle3lab.specimen.matrix import Cell, Diagnosed, Matrix, measure, read_matrix
-from eagle3lab.specimen.matrix import run as running
-from eagle3lab.specimen.matrix.records import SCHEMA_VERSION, write_matrix
+from lab.matrix import Cell, Diagnosed, Matrix, measure, read_matrix
+from lab.matrix import run as running
+from lab.matrix.records import SCHEMA_VERSION, write_matrix
 
 CELL = Cell(
     fault="vocab.zero",
@@ -144,7 +144,7 @@ def test_a_fault_that_does_not_exist_is_named() -> None:
 
 
 def test_figures_are_the_same_from_rounds_and_from_histograms() -> None:
-    from eagle3lab.specimen.trial import load_trial
+    from lab.specimen.trial import load_trial
 
     trial = load_trial(prompts=2)
     rounds, outputs = [(2, 0), (0, 1)], [(1, 2), (3,)]

@@ -14,10 +14,10 @@ pytest.importorskip("speculators")
 
 from safetensors.torch import load_file  # noqa: E402
 
-from eagle3lab.specimen import build, head, target  # noqa: E402
-from eagle3lab.specimen.recipe import MINIATURE  # noqa: E402
-from eagle3lab.specimen.reference import load_as_trained, load_reference_target  # noqa: E402
-from eagle3lab.specimen.reference.llama import Place  # noqa: E402
+from lab.reference import load_as_trained, load_reference_target  # noqa: E402
+from lab.reference.llama import Place  # noqa: E402
+from lab.specimen import build, head, target  # noqa: E402
+from lab.specimen.recipe import MINIATURE  # noqa: E402
 
 pytestmark = pytest.mark.train
 

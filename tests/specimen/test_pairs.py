@@ -11,11 +11,11 @@ pytest.importorskip("transformers")
 
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
-from eagle3lab.specimen.matrix import Matrix, pairs_file, read_matrix
-from eagle3lab.specimen.matrix import run as running
-from eagle3lab.specimen.matrix.pairs import COMMON, SERVED, SERVED_BY, pairs
-from eagle3lab.specimen.matrix.prepare import faults_of, prepare
-from eagle3lab.specimen.trial import Trial, load_trial
+from lab.matrix import Matrix, pairs_file, read_matrix
+from lab.matrix import run as running
+from lab.matrix.pairs import COMMON, SERVED, SERVED_BY, pairs
+from lab.matrix.prepare import faults_of, prepare
+from lab.specimen.trial import Trial, load_trial
 
 STOPPED = "capture.algorithm/EAGLE + head.tied"
 MAP_AND_HEAD = "vocab.double-offset + head.tied"

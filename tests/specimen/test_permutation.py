@@ -11,8 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from eagle3lab.errors import InputError  # noqa: E402
-from eagle3lab.specimen import permutation, permutation_dir  # noqa: E402
-from eagle3lab.specimen.reference import (  # noqa: E402
+from lab.reference import (  # noqa: E402
     Drafter,
     EngineStops,
     Target,
@@ -22,6 +21,7 @@ from eagle3lab.specimen.reference import (  # noqa: E402
     load_reference_target,
     speculate,
 )
+from lab.specimen import permutation, permutation_dir  # noqa: E402
 
 TENSORS = [
     "input_layernorm.weight",

@@ -14,17 +14,7 @@ pytest.importorskip("transformers")
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
-from eagle3lab.specimen import (  # noqa: E402
-    build,
-    drafter_dir,
-    prompts_file,
-    regenerate,
-    specimen_dir,
-    target_dir,
-    tokenizer,
-)
-from eagle3lab.specimen.recipe import FULL  # noqa: E402
-from eagle3lab.specimen.reference import (  # noqa: E402
+from lab.reference import (  # noqa: E402
     Drafter,
     Speculation,
     Target,
@@ -33,6 +23,16 @@ from eagle3lab.specimen.reference import (  # noqa: E402
     load_reference_target,
     speculate,
 )
+from lab.specimen import (  # noqa: E402
+    build,
+    drafter_dir,
+    prompts_file,
+    regenerate,
+    specimen_dir,
+    target_dir,
+    tokenizer,
+)
+from lab.specimen.recipe import FULL  # noqa: E402
 
 
 @pytest.fixture(scope="module")

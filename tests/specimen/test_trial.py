@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.specimen import drafter_dir
-from eagle3lab.specimen.trial import Trial, load_trial
-from eagle3lab.specimen.variant import write_variant
+from lab.specimen import drafter_dir
+from lab.specimen.trial import Trial, load_trial
+from lab.specimen.variant import write_variant
 
 
 @pytest.fixture(scope="module")

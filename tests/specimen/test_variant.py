@@ -11,7 +11,7 @@ import pytest
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.checkpoint.dialects import flat_config
 from eagle3lab.errors import InputError
-from eagle3lab.specimen.variant import write_flat, write_variant
+from lab.specimen.variant import write_flat, write_variant
 from tests.support.make_case import materialise
 from tests.support.project import ROOT
 

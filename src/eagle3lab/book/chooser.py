@@ -1,7 +1,7 @@
 """A form in a page: the reader types what their server shows, and measured faults are ranked by likeness.
 
 Everything it needs is inside it, so it works offline in the rendered book and in a notebook. The arithmetic is that
-of `eagle3lab.specimen.matrix.likeness`, and a test runs both.
+of `lab.matrix.likeness`, and a test runs both.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def parity(
 
     The exit status is 0 where what is drafted is alike, 1 where they part.
     """
-    from eagle3lab.parity import compare_forwards
-    from eagle3lab.parity.render import as_json, print_text
+    from lab.parity import compare_forwards
+    from lab.parity.render import as_json, print_text
 
     report = compare_forwards(drafter, target, engine, trained=trained, events=events, steps=steps)
     if format is Format.json:

@@ -102,8 +102,8 @@ def held_out_prompts(target: str | Path, limit: int | None = None) -> tuple[Prom
     Raises:
         InputError: There is no specimen here.
     """
-    from eagle3lab.specimen.paths import prompts_file
-    from eagle3lab.specimen.tokenizer import ASSISTANT, BEGIN, CHAT_TEMPLATE, END, USER
+    from lab.specimen.paths import prompts_file
+    from lab.specimen.tokenizer import ASSISTANT, BEGIN, CHAT_TEMPLATE, END, USER
 
     questions = [prompt for prompt in read_prompts(prompts_file(), limit) if isinstance(prompt, str)]
     template = _chat_template(Path(target))

@@ -1,9 +1,0 @@
-"""The specimen: a tiny real target with its EAGLE-3 drafter, and a target whose acceptance is known exactly.
-
-Importing this package gives the folders only; training and decoding live in its modules and import torch,
-transformers and speculators when they run. `python -m eagle3lab.specimen` remakes everything.
-"""
-
-from eagle3lab.specimen.paths import drafter_dir, permutation_dir, prompts_file, specimen_dir, target_dir
-
-__all__ = ["drafter_dir", "permutation_dir", "prompts_file", "specimen_dir", "target_dir"]

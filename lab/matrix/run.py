@@ -29,7 +29,8 @@ _CELL = ("lab/matrix/prepare.py", "lab/matrix/measure.py")
 _DECIDES: Mapping[str, tuple[str, ...]] = {
     "reference": (
         "lab/reference",
-        "src/eagle3lab/engines/capture",
+        "src/eagle3lab/engines/capture.py",
+        "src/eagle3lab/engines/target.py",
         "src/eagle3lab/engines/loading",
         "src/eagle3lab/engines/facts",
         "src/eagle3lab/diagnosis/release_rules.toml",

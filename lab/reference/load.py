@@ -159,7 +159,7 @@ def _served_wiring(
 def _capture(checkpoint: Checkpoint, release: ReleaseFacts, target: Target, algorithm: str) -> CapturePlan:
     config = checkpoint.config
     launch = Launch(algorithm, cuda_graphs=False)
-    return capture_plan(target.config, config, release, launch, trainer=lambda: config.dialect)
+    return capture_plan(target.config, config, release, launch)
 
 
 def _shape(settings: Settings, checkpoint: Checkpoint, facts: EngineFacts) -> Shape:

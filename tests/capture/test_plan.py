@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from eagle3lab.checkpoint.config import DrafterConfig, parse_config
 from eagle3lab.cli import app
 from eagle3lab.engines.atlas import release_facts, releases
-from eagle3lab.engines.capture import CapturePlan, Launch, capture_plan, find_hook, shift_of
-from eagle3lab.engines.capture.points import ids_for, meant
+from eagle3lab.engines.capture import CapturePlan, Launch, capture_plan
 from tests.support.small_models import DEEPSEEK_V3, EAGLE3_HEAD, KIMI_K25, LAYERS, LLAMA, QWEN3
 
 _WIDTH = 64
@@ -132,7 +131,8 @@ def test_ids_that_no_release_reads_there() -> None:
     top = _plan("0.5.9", LLAMA, eagle_aux_hidden_state_layer_ids=[1, 4, 7])
     assert (top.ids, top.read, top.shift) == ((1, 4, 7), False, None)
     assert top.phase("extend").points == top.default == (2, 6, 9)
-    assert top.written_as == {"output of layer": (1, 4, 7), "input of layer": (0, 3, 6)}
+    assert (top.verdict, top.trained) == ("ids not read", (1, 4, 7))
+    assert (top.needed, top.needed_at) == ((0, 3, 6), "eagle_config.eagle_aux_hidden_state_layer_ids")
     assert _plan("0.4.6", LLAMA, [0, 3, 6]).phase("extend").points == (2, 6, 9)
 
 
@@ -152,26 +152,64 @@ _CAPTURING = ("LlamaForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM", 
 @given(
     st.sampled_from(releases()[10:]),
     st.sampled_from(_CAPTURING),
-    st.lists(st.integers(0, LAYERS - 1), min_size=1, max_size=4, unique=True),
-    st.sampled_from(["output of layer", "input of layer"]),
+    st.lists(st.integers(0, LAYERS), min_size=1, max_size=4, unique=True),
+    st.booleans(),
 )
-def test_ids_written_for_a_release_capture_what_was_meant(
-    release: str, name: str, ids: list[int], convention: Any
+def test_the_ids_that_are_needed_capture_what_was_trained(
+    release: str, name: str, ids: list[int], nested: bool
 ) -> None:
-    hook = find_hook(release_facts(release), (name,))
-    if hook is None:
+    """Written where they are needed, beside the inputs at the top level, they leave nothing to say."""
+    target = LLAMA | {"architectures": [name]}
+    stated: dict[str, Any] = {} if nested else {"eagle_aux_hidden_state_layer_ids": ids}
+    plan = _plan(release, target, ids if nested else None, Launch(cuda_graphs=False), **stated)
+    if plan.verdict in ("as trained", "refused", "unknown"):
+        assert plan.needed is None
+        assert plan.verdict != "as trained" or plan.points == plan.trained
         return
-    wanted = meant(tuple(ids), convention)
-    written = ids_for(wanted, hook, LAYERS)
-    if written is None:  # a capture point that no id of this class reaches
-        assert all(
-            tuple(p - s.added for p in wanted) != tuple(ids) or shift_of(hook, tuple(ids), LAYERS) != s.added
-            for s in hook.shifts
-        )
+    assert plan.fault is not None and plan.trained is not None
+    if plan.needed is None:  # then neither of the two ways to write them does it
+        assert plan.last is not None
+        for written in ([one - shift for one in plan.trained] for shift in (0, 1)):
+            tried = _plan(release, target, written)
+            assert min(written) < 0 or tried.points != plan.trained or max(plan.trained) > plan.last
         return
-    shift = shift_of(hook, written, LAYERS)
-    assert shift is not None
-    assert tuple(one + shift for one in written) == wanted
+    top = {"eagle_aux_hidden_state_layer_ids": list(plan.trained)}
+    again = _plan(release, target, list(plan.needed), Launch(cuda_graphs=False), **top)
+    assert (again.verdict, again.points, again.trained) == ("as trained", plan.trained, plan.trained)
+
+
+@pytest.mark.parametrize("engine", ["0.5.9", "0.5.23"])
+def test_an_id_for_the_output_of_the_last_layer(engine: str) -> None:
+    """No ids make a Llama target hand it over; gpt-oss takes it as it stands from 0.5.17 on."""
+    ids = [2, LAYERS // 2, LAYERS]
+    plan = _plan(engine, LLAMA, ids)
+    assert (plan.verdict, plan.trained, plan.certain) == ("out of range", tuple(ids), True)
+    assert plan.needed is None
+    gpt = _plan("0.5.23", LLAMA | {"architectures": ["GptOssForCausalLM"]}, ids)
+    assert (gpt.verdict, gpt.points) == ("as trained", tuple(ids))
+
+
+def test_vllm_takes_ids_as_inputs_and_runs_fc_whatever_the_width() -> None:
+    facts = release_facts("0.33.0", "vllm")
+    top = capture_plan(LLAMA, _drafter(eagle_aux_hidden_state_layer_ids=[1, 4, 7]), facts)
+    assert (top.verdict, top.points, top.shift) == ("as trained", (1, 4, 7), 0)
+    nested = capture_plan(LLAMA, _drafter([1, 5, 8]), facts)
+    assert (nested.verdict, nested.trained, nested.needed) == ("other convention", (2, 6, 9), (2, 6, 9))
+    assert nested.needed_at == "eagle_aux_hidden_state_layer_ids"
+    old = capture_plan(LLAMA, _drafter([0, 3, 6]), release_facts("0.20.2", "vllm"))
+    assert (old.verdict, old.phase("extend").points) == ("ids not read", (2, 6, 9))
+    single = {"eagle_aux_hidden_state_layer_ids": [4], "num_aux_hidden_states": 1}
+    one = capture_plan(LLAMA, _drafter(**single), facts)
+    assert one.phase("extend").fc == "runs"
+
+
+def test_without_a_target() -> None:
+    facts = release_facts("0.5.9")
+    top = capture_plan(None, _drafter(eagle_aux_hidden_state_layer_ids=[1, 4, 7]), facts)
+    assert (top.verdict, top.needed) == ("ids not read", (0, 3, 6))
+    default = capture_plan(None, _drafter(eagle_aux_hidden_state_layer_ids=[2, 16, 29]), facts)
+    assert default.verdict == "unknown"
+    assert any("32 layers" in one for one in default.unknown)
 
 
 def _folder(path: Path, config: dict[str, Any]) -> str:

@@ -9,9 +9,8 @@ import pytest
 
 from eagle3lab.checkpoint.config import parse_config
 from eagle3lab.engines.atlas import release_facts
-from eagle3lab.engines.capture import capture_plan
-from eagle3lab.engines.capture.points import Points
-from eagle3lab.engines.capture.real import RealTarget, real_capture
+from eagle3lab.engines.capture import Points, capture_plan
+from tests.capture.real import RealTarget, real_capture
 from tests.support.small_models import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,

@@ -9,13 +9,11 @@ import pytest
 
 from eagle3lab.diagnosis import Investigation
 from eagle3lab.diagnosis.evidence.atlas import first_release, takes_name
-from eagle3lab.diagnosis.evidence.capture import first_with_hook
 from eagle3lab.diagnosis.evidence.log import read_log
 from eagle3lab.diagnosis.evidence.rules import Engine, holds, since
-from eagle3lab.diagnosis.evidence.target import read_target
 from eagle3lab.engines.atlas import release_facts
-from eagle3lab.engines.capture.points import can_capture, points_of
-from eagle3lab.engines.capture.shape import derived_context
+from eagle3lab.engines.capture import can_capture, points_of
+from eagle3lab.engines.target import derived_context, read_target
 from eagle3lab.errors import InputError
 from tests.diagnosis.corpus import load
 from tests.support.make_case import materialise
@@ -32,8 +30,8 @@ def test_points_of_other_expressions() -> None:
 
 def test_hooks() -> None:
     assert not can_capture(release_facts("0.5.9"), "KimiK25ForConditionalGeneration")
-    assert first_with_hook("KimiK25ForConditionalGeneration", "0.5.9") == "0.5.10"
-    assert first_with_hook("NoSuchModel", "0.5.9") is None
+    kimi = "KimiK25ForConditionalGeneration"
+    assert first_release("0.5.9", lambda facts: can_capture(facts, kimi)) == "0.5.10"
 
 
 def test_releases_that_know_a_name() -> None:

@@ -46,11 +46,6 @@ def capture(
     checkpoint = open_checkpoint(drafter)
     resolved = resolve_release(engine)
 
-    def trainer() -> str:
-        from eagle3lab.checkpoint.provenance import find_provenance
-
-        return find_provenance(checkpoint).trainer
-
     options = Launch() if launch is None else _launch(launch, engine, target, drafter)
     plan = capture_plan(
         read_config(target),
@@ -58,7 +53,6 @@ def capture(
         resolved.facts,
         options,
         engine=resolved.label,
-        trainer=trainer,
     )
     if format is Format.json:
         print_json({**as_json(plan), "notes": list(resolved.notes)}, ascii=False)
@@ -85,9 +79,8 @@ def as_json(plan: CapturePlan) -> dict[str, Any]:
     """As plain values."""
     from eagle3lab.engines.atlas.codec import as_json as plain
 
-    written = {name: None if ids is None else list(ids) for name, ids in plan.written_as.items()}
     values: dict[str, Any] = plain(plan)
-    return {"schema_version": SCHEMA_VERSION, **values, "written_as": written}
+    return {"schema_version": SCHEMA_VERSION, **values, "fault": plan.fault}
 
 
 def _print(plan: CapturePlan, notes: tuple[str, ...]) -> None:
@@ -97,6 +90,7 @@ def _print(plan: CapturePlan, notes: tuple[str, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from eagle3lab.engines.capture import OF_IDS
     from eagle3lab.text import printable
 
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
@@ -112,9 +106,9 @@ def _print(plan: CapturePlan, notes: tuple[str, ...]) -> None:
         say(f"captures nothing: {plan.why_not}")
     if plan.ids is not None:
         read = f"read, {plan.shift:+d}" if plan.read and plan.shift is not None else "not read"
-        say(
-            f"{plan.place} {list(plan.ids)}: {read}; by their {'value' if plan.certain else 'place'} {plan.convention}"
-        )
+        say(f"{plan.place} {list(plan.ids)}: {read}")
+    if plan.trained is not None:
+        say(f"trained on the inputs of layers {list(plan.trained)}: {plan.evidence}")
     if plan.phases:
         table = Table(title="What the drafter receives", title_justify="left")
         for heading in ("pass", "CUDA graph", "inputs of layers", "outputs of layers", "width", "fc"):
@@ -129,7 +123,15 @@ def _print(plan: CapturePlan, notes: tuple[str, ...]) -> None:
                 phase.fc or "unknown",
             )
         console.print(table)
-    for convention, ids in plan.written_as.items():
-        say(f"meant as {convention}, the ids for this release are {'none' if ids is None else list(ids)}")
+    say(f"verdict: {plan.verdict}{f' ({plan.fault})' if plan.fault else ''}")
+    if plan.needed is not None:
+        say(f"the ids that capture what was trained: {list(plan.needed)} at {plan.needed_at}")
+    elif plan.trained and plan.verdict in (
+        "ids not read",
+        "other convention",
+        "out of range",
+        "other defaults",
+    ):
+        say("no ids make this release capture what was trained")
     for note in (*plan.unknown, *notes):
         say(f"note: {note}")

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
 from eagle3lab.diagnosis.evidence.atlas import first_release
-from eagle3lab.diagnosis.evidence.capture import Captured, first_with_hook, first_with_other_shift
 from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Impact, Severity
-from eagle3lab.engines.capture.points import NESTED, USUAL, can_capture, find_hook
+from eagle3lab.diagnosis.model import Evidence, Impact, Severity
+from eagle3lab.engines.capture import NESTED, CapturePlan, Verdict, can_capture, capture_plan, target_refusal
 from eagle3lab.engines.loading.plan import TensorPlan
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."
 
 
-def _captured(case: Investigation) -> Captured:
+def _captured(case: Investigation) -> CapturePlan:
     """What is captured, under an algorithm that captures anything."""
     assert case.capture is not None
     if case.algorithm is not None and case.algorithm not in ("EAGLE3", "EAGLE", "NEXTN", "eagle3"):
@@ -26,6 +25,45 @@ def _captured(case: Investigation) -> Captured:
     if not case.config or not case.config.use_aux_hidden_state:
         raise SkipCheck("use_aux_hidden_state is false")
     return case.capture
+
+
+def _evidence(plan: CapturePlan) -> tuple[Evidence, ...]:
+    """What the ids mean, what they meant in training, and which line of the engine decides."""
+    stated = f"{plan.place} is {list(plan.ids)}" if plan.ids else "config.json states no layer ids"
+    captured = f"captured are the inputs of layers {list(plan.points or ())}"
+    return (
+        seen(f"{stated}: {plan.evidence}", _CONFIG),
+        seen(f"{captured}, trained {list(plan.trained or ())}{f' ({plan.source})' if plan.source else ''}"),
+    )
+
+
+def _fix(case: Investigation, plan: CapturePlan) -> str:
+    """The ids to write, else the release to move to, else that there is neither."""
+    wanted = f"the inputs of layers {list(plan.trained or ())}"
+    later = _first_with(case, "as trained")
+    elsewhere = (
+        f"{case.engine.name} {later} and later capture {wanted} as it is." if case.engine and later else ""
+    )
+    if plan.needed is not None:
+        nested = plan.needed_at == NESTED
+        written = f'"eagle_aux_hidden_state_layer_ids": {list(plan.needed)}'
+        where = "into eagle_config in config.json" if nested else "at the top level of config.json"
+        return f"Write {written} {where}.{elsewhere and f' Or move: {elsewhere}'}"
+    if elsewhere:
+        return f"Move to another release: {elsewhere}"
+    if plan.trained and case.target and max(plan.trained) > (case.target.layers or 0):
+        return f"Serve it with the target it was trained for, which has at least {max(plan.trained)} layers."
+    return f"No ids and no later release capture {wanted} of this target: use another engine, or train on others."
+
+
+def _first_with(case: Investigation, verdict: Verdict) -> str | None:
+    """The first later release of this engine whose verdict on config and target, as they are, is this one."""
+    target, config, engine = case.target, case.config, case.engine
+    if target is None or config is None or engine is None:
+        return None
+    return first_release(
+        engine.release, lambda facts: capture_plan(target, config, facts).verdict == verdict, engine.kind
+    )
 
 
 @check(
@@ -69,7 +107,7 @@ def _without_hook(case: Investigation) -> str:
     name = case.target.architecture if case.target else None
     if name is None or case.engine is None or case.release is None or can_capture(case.release, name):
         return ""
-    later = first_with_hook(name, case.engine.release)
+    later = first_release(case.engine.release, lambda facts: can_capture(facts, name))
     return f" For {name} that needs SGLang {later} or later." if later else ""
 
 
@@ -134,19 +172,19 @@ def target_unsupported(case: Investigation) -> Iterator[Found]:
     assert case.target is not None and case.engine is not None and case.release is not None
     if case.algorithm is not None and case.algorithm != "EAGLE3":
         raise SkipCheck(f"with {case.algorithm} no hidden states are captured")
-    name = case.target.architecture
-    if name is None:
-        raise SkipCheck("the target's config names no class")
-    if can_capture(case.release, name):
+    classes = case.target.architectures
+    refusal, doubt = target_refusal(case.release, classes)
+    if doubt:
+        raise SkipCheck(doubt)
+    if refusal is None:
         return
-    if any(entry.fact.startswith("targets") for entry in case.release.unknown):
-        raise SkipCheck("the target classes of this release were not read completely")
-    later = first_with_hook(name, case.engine.release)
+    name = classes[0]
+    later = first_release(case.engine.release, lambda facts: target_refusal(facts, classes) == (None, ""))
     yield Found(
         f"{name} cannot capture hidden states in {case.engine}",
         (
             seen(f"the target's class is {name}", "config.json"),
-            seen(f"of the {len(case.release.targets)} classes with set_eagle3_layers_to_capture it is none"),
+            seen(f"{refusal.exception}: {refusal.message}{f' ({refusal.source})' if refusal.source else ''}"),
             *([seen(f"it has the hook from SGLang {later} on")] if later else []),
         ),
         f"Use SGLang {later} or later."
@@ -172,25 +210,14 @@ def ids_ignored(case: Investigation) -> Iterator[Found]:
     Repair: Put the ids into `eagle_config` as outputs of layers (input-of-layer ids minus one).
     Sources: SGLang 0.5.9 `model_runner.py:353-368`; 0.5.23 `spec_aux_hidden_state.py:185-196`.
     """
-    capture = _captured(case)
-    if not capture.ids or capture.read or capture.trained in (None, capture.points):
-        return
-    if case.engine is not None and case.engine.kind == "vllm":
-        fix = f'Write "eagle_aux_hidden_state_layer_ids": {list(capture.trained or ())} at the top level.'
-    else:
-        outputs = [point - 1 for point in capture.trained or ()]
-        fix = f'Write "eagle_config": {{"eagle_aux_hidden_state_layer_ids": {outputs}}} into config.json.'
-    yield Found(
-        "The layer ids stand where this release does not read them",
-        (
-            seen(f"{capture.place} is {list(capture.ids)}: {capture.convention}", _CONFIG),
-            seen(
-                f"captured are the inputs of layers {list(capture.points)}, trained {list(capture.trained or ())}"
-            ),
-        ),
-        fix,
-        confidence=0.9 if capture.certain else 0.85,
-    )
+    plan = _captured(case)
+    if plan.verdict == "ids not read":
+        yield Found(
+            "The layer ids stand where this release does not read them",
+            _evidence(plan),
+            _fix(case, plan),
+            confidence=0.9 if plan.certain else 0.85,
+        )
 
 
 @check(
@@ -211,36 +238,15 @@ def ids_convention(case: Investigation) -> Iterator[Found]:
     Repair: Convert the ids to the convention that this release expects for this target.
     Sources: SGLang `models/llama.py:929-941` (0.5.23), `models/deepseek_v2.py:3458-3473`.
     """
-    capture = _captured(case)
-    if not capture.read or capture.trained in (None, capture.points):
-        return
-    trained, points = capture.trained or (), capture.points
-    if any(not 0 <= point <= capture.last for point in points) or len(trained) != len(points):
-        return
-    if not capture.certain and (capture.shift or capture.place != NESTED):
-        return
-    wanted = [point - capture.shift for point in trained]
-    later = _verbatim_since(case, capture) if capture.shift else None
-    where = "eagle_config" if capture.place == NESTED else "config.json"
-    hint = f" SGLang {later} and later take them as they are for this target." if later else ""
-    yield Found(
-        f"The layer ids are {capture.convention} ids, and this release "
-        + (f"adds {capture.shift} to them" if capture.shift else "takes them as inputs of layers"),
-        (
-            seen(f"{capture.place} is {list(capture.ids or ())}", _CONFIG),
-            seen(
-                f"captured are the inputs of layers {list(points)}, trained {list(trained)} ({capture.source})"
-            ),
-        ),
-        f'Write "eagle_aux_hidden_state_layer_ids": {wanted} into {where}.{hint}',
-        confidence=0.9 if capture.certain else 0.6,
-    )
-
-
-def _verbatim_since(case: Investigation, capture: Captured) -> str | None:
-    assert case.target is not None and case.engine is not None
-    ids, layers = capture.ids or (), case.target.layers or 0
-    return first_with_other_shift(case.target.architectures, ids, layers, case.engine.release)
+    plan = _captured(case)
+    if plan.verdict == "other convention":
+        yield Found(
+            f"The layer ids are {plan.convention} ids, and this release "
+            + (f"adds {plan.shift} to them" if plan.shift else "takes them as inputs of layers"),
+            _evidence(plan),
+            _fix(case, plan),
+            confidence=0.9 if plan.certain else 0.6,
+        )
 
 
 @check(
@@ -260,26 +266,15 @@ def ids_range(case: Investigation) -> Iterator[Found]:
     Repair: Use ids within the target, or a release that captures the last layer.
     Sources: SGLang `models/llama.py`: states are taken before layer i, i < n; `models/gpt_oss.py:1337-1352`.
     """
-    capture = _captured(case)
-    outside = [point for point in capture.points if not 0 <= point <= capture.last]
-    if not outside or not capture.read:
-        return
-    assert case.target is not None
-    at_the_end = max(capture.ids or (0,)) == case.target.layers
-    later = _verbatim_since(case, capture) if at_the_end else None
-    yield Found(
-        f"Layer ids {list(capture.ids or ())} reach beyond what {case.engine} captures of {case.target.layers} layers",
-        (
-            seen(f"{capture.place} is {list(capture.ids or ())}", _CONFIG),
-            seen(
-                f"that asks for the inputs of layers {list(capture.points)}; the last one is {capture.last}"
-            ),
-        ),
-        f"Use SGLang {later} or later, which captures the last layer of this target."
-        if later
-        else "Write ids of layers that this target has into eagle_config.",
-        confidence=0.97,
-    )
+    plan = _captured(case)
+    if plan.verdict == "out of range":
+        assert case.target is not None
+        yield Found(
+            f"Layer ids {list(plan.ids or ())} reach beyond what {case.engine} captures of {case.target.layers} layers",
+            (*_evidence(plan), seen(f"the last input that can be captured is that of layer {plan.last}")),
+            _fix(case, plan),
+            confidence=0.97,
+        )
 
 
 @check(
@@ -362,34 +357,24 @@ def graph_defaults(case: Investigation) -> Iterator[Found]:
     Repair: Use 0.5.11 or later, or test with `--disable-cuda-graph`.
     Sources: SGLang 0.5.9 `cuda_graph_runner.py:365`; pull request 22836.
     """
-    capture = _captured(case)
-    if not capture.graphs_default or not capture.read or capture.points == capture.default:
+    plan = _captured(case)
+    if not plan.read or not plan.phases or plan.phase("extend").points == plan.phase("draft_extend").points:
         return
-    if case.launch is not None and case.launch.has("disable-cuda-graph"):
-        return
+    assert case.engine is not None
+    own = first_release(
+        case.engine.release, lambda f: f.wiring is not None and f.wiring.graphs == "config ids"
+    )
     yield Found(
         "CUDA graphs of this release capture the default layers, not the configured ones",
         (
             seen(
-                f"{capture.place} is {list(capture.ids or ())}: inputs of layers {list(capture.points)}",
-                _CONFIG,
+                f"{plan.place} is {list(plan.ids or ())}: inputs of layers {list(plan.points or ())}", _CONFIG
             ),
-            seen(f"graphs capture the inputs of layers {list(capture.default)} ({_graphs_line(case)})"),
+            seen(f"graphs capture the inputs of layers {list(plan.default)} ({plan.sources['CUDA graphs']})"),
         ),
-        f"Use SGLang {_first_with_own_graphs(case)} or later, or --disable-cuda-graph.",
+        f"Use SGLang {own} or later, or --disable-cuda-graph.",
         confidence=0.9,
     )
-
-
-def _first_with_own_graphs(case: Investigation) -> str | None:
-    assert case.engine is not None
-    release = case.engine.release
-    return first_release(release, lambda f: f.wiring is not None and f.wiring.graphs == "config ids")
-
-
-def _graphs_line(case: Investigation) -> str:
-    assert case.release is not None and case.release.wiring is not None
-    return str(case.release.wiring.graphs_source)
 
 
 @check(
@@ -471,17 +456,11 @@ def engine_defect(case: Investigation) -> Iterator[Found]:
     Repair: Use another release, state the ids explicitly, or serve without pipeline parallelism.
     Sources: SGLang `models/minimax_m3_vl.py`; `models/llama.py`.
     """
-    assert case.target is not None and case.config is not None and case.release is not None
-    hook = find_hook(case.release, case.target.architectures)
-    explicit = case.config.sources["aux_hidden_state_layer_ids"] == NESTED
-    if hook is not None and hook.default_layers not in (None, USUAL) and not explicit:
+    if case.capture is not None and case.capture.verdict == "other defaults":
         yield Found(
             f"Without explicit ids {case.engine} captures other layers of this target than trainers do",
-            (
-                seen(f"captured by default are the inputs of layers {', '.join(hook.default_layers or ())}"),
-                seen(f"trainers take {', '.join(USUAL)} ({hook.source})"),
-            ),
-            "State the layer ids explicitly in eagle_config.",
+            _evidence(case.capture),
+            _fix(case, case.capture),
             confidence=0.8,
         )
     if case.launch is not None and (case.launch.number("pp-size") or 1) > 1:

@@ -11,7 +11,7 @@ from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.atlas import first_release
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.model import Impact, Severity
-from eagle3lab.engines.capture.shape import derived_context
+from eagle3lab.engines.target import derived_context
 
 _CONFIG = "config.json"
 _DIFFERS = "The layer computes something else than in training: fewer drafts are right."

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from eagle3lab.engines.extract.model import ReleaseFacts
 
 
-def first_release(after: str, holds: Callable[[ReleaseFacts], bool]) -> str | None:
+def first_release(after: str, holds: Callable[[ReleaseFacts], bool], kind: str = "sglang") -> str | None:
     """The first release after `after` for which `holds`; None where none is, or `after` is no release number."""
     from eagle3lab.engines.atlas.data import release_facts, releases
     from eagle3lab.engines.atlas.order import release_key
@@ -17,8 +17,8 @@ def first_release(after: str, holds: Callable[[ReleaseFacts], bool]) -> str | No
     here = release_key(after)
     if here is None:
         return None
-    later = (one for one in releases() if (release_key(one) or here) > here)
-    return next((one for one in later if holds(release_facts(one))), None)
+    later = (one for one in releases(kind) if (release_key(one) or here) > here)
+    return next((one for one in later if holds(release_facts(one, kind))), None)
 
 
 def takes_name(facts: ReleaseFacts, name: str) -> bool:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3lab.diagnosis.evidence.launch import Launch, read_launch
 from eagle3lab.diagnosis.evidence.rules import Engine
-from eagle3lab.diagnosis.evidence.target import Target, read_target
+from eagle3lab.engines.target import TargetConfig, read_target
 from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint, DrafterConfig
-    from eagle3lab.diagnosis.evidence.capture import Captured
     from eagle3lab.diagnosis.evidence.events import Witnessed
     from eagle3lab.diagnosis.evidence.load import Load
     from eagle3lab.diagnosis.evidence.log import Log
     from eagle3lab.diagnosis.model import Finding
     from eagle3lab.engines import EngineFacts
+    from eagle3lab.engines.capture import CapturePlan
     from eagle3lab.engines.extract.model import ReleaseFacts
     from eagle3lab.vocabulary import TokenMap
     from eagle3lab.vocabulary.readings import Ids
@@ -175,7 +175,7 @@ class Investigation:
     # ---- target ---------------------------------------------------------------------------------------------
 
     @cached_property
-    def _target(self) -> tuple[Checkpoint | None, Target | None, InputError | None]:
+    def _target(self) -> tuple[Checkpoint | None, TargetConfig | None, InputError | None]:
         from eagle3lab.checkpoint import open_checkpoint
 
         if self.target_path is None:
@@ -186,7 +186,7 @@ class Investigation:
         except InputError as error:
             return None, self._target_config_alone(), error
 
-    def _target_config_alone(self) -> Target | None:
+    def _target_config_alone(self) -> TargetConfig | None:
         """The config of a target whose weights are damaged or incomplete: it says enough for most checks."""
         from eagle3lab.checkpoint.files import CONFIG_FILE
         from eagle3lab.diagnosis.evidence.tokenizer import read_json
@@ -196,7 +196,7 @@ class Investigation:
         return None if raw is None else read_target(raw)
 
     @property
-    def target(self) -> Target | None:
+    def target(self) -> TargetConfig | None:
         """The target's config; None where none was given or it cannot be read."""
         return self._target[1]
 
@@ -336,19 +336,17 @@ class Investigation:
         return self._vllm_load[1]
 
     @cached_property
-    def capture(self) -> Captured | None:
-        """Captured and trained hidden states; None where target, release or config are missing."""
-        from eagle3lab.diagnosis.evidence.capture import captured, captured_by_vllm
+    def capture(self) -> CapturePlan | None:
+        """What the release captures for EAGLE3, beside what was trained; None where target, release or config lack."""
+        from eagle3lab.diagnosis.evidence.vllm import vllm_facts
+        from eagle3lab.engines.capture import Launch, capture_plan
 
-        if self.config is None or self.target is None or self.target.layers is None:
+        vllm = self.engine is not None and self.engine.kind == "vllm"
+        facts = vllm_facts(self.engine) if self.engine is not None and vllm else self.release
+        if self.config is None or self.target is None or self.target.layers is None or facts is None:
             return None
-        if self.engine is not None and self.engine.kind == "vllm":
-            return captured_by_vllm(self.config, self.engine, self.target.layers, lambda: self.trainer)
-        if self.release is None:
-            return None
-        return captured(
-            self.config, self.release, self.target.architectures, self.target.layers, lambda: self.trainer
-        )
+        launch = Launch(cuda_graphs=self.launch is None or not self.launch.has("disable-cuda-graph"))
+        return capture_plan(self.target, self.config, facts, launch, engine=str(self.engine))
 
     @cached_property
     def states(self) -> int | None:

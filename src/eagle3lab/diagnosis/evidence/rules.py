@@ -21,6 +21,11 @@ class Engine:
     def __str__(self) -> str:
         return f"{self.kind}=={self.release}" if self.release else self.kind
 
+    @property
+    def name(self) -> str:
+        """As it is written in a sentence."""
+        return {"sglang": "SGLang", "vllm": "vLLM"}.get(self.kind, self.kind)
+
 
 @cache
 def _table() -> dict[str, Any]:

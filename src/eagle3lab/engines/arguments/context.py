@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3lab.engines.arguments.rules import DraftContextRule
-from eagle3lab.engines.capture.shape import context_of
+from eagle3lab.engines.target import read_target
 
 VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _TRUE = ("1", "true", "yes", "y")
@@ -50,8 +50,8 @@ def draft_context(
         context_length: `--context-length`; None where it is not given.
         environment: Variables set for the command.
     """
-    own = context_of(drafter)
-    served = context_length if context_length is not None else context_of(target)
+    own = read_target(drafter).context
+    served = context_length if context_length is not None else read_target(target).context
     if own is None or served is None:
         return None
     stated = environment.get(VARIABLE)

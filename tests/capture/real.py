@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3lab.engines.capture.points import Points
+from eagle3lab.engines.capture import Points
 from eagle3lab.engines.ground_truth.once import ask_release
 from eagle3lab.errors import Eagle3labError
 

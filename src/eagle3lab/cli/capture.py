@@ -126,12 +126,7 @@ def _print(plan: CapturePlan, notes: tuple[str, ...]) -> None:
     say(f"verdict: {plan.verdict}{f' ({plan.fault})' if plan.fault else ''}")
     if plan.needed is not None:
         say(f"the ids that capture what was trained: {list(plan.needed)} at {plan.needed_at}")
-    elif plan.trained and plan.verdict in (
-        "ids not read",
-        "other convention",
-        "out of range",
-        "other defaults",
-    ):
+    elif plan.trained and plan.verdict in OF_IDS:
         say("no ids make this release capture what was trained")
     for note in (*plan.unknown, *notes):
         say(f"note: {note}")

@@ -1,16 +1,27 @@
-"""Requests over HTTP, past the proxy where they stay on this machine."""
+"""Requests over HTTP: past the proxy where they stay on this machine, and only to the address that was asked."""
 
 from __future__ import annotations
 
 import urllib.request
+from email.message import Message
+from typing import IO
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect as the error that it then is: following one would hand an API key to whoever it names."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> None:
+        return None
+
+
 def opener_for(host: str) -> urllib.request.OpenerDirector:
-    """What opens addresses of `host`.
+    """What opens addresses of `host`; a redirect raises `urllib.error.HTTPError` with its status.
 
     A proxy for the outside world must not get in the way of this machine's own addresses.
     """
     direct = [urllib.request.ProxyHandler({})] if host in _LOOPBACK else []
-    return urllib.request.build_opener(*direct)
+    return urllib.request.build_opener(*direct, _NoRedirects)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -68,7 +70,11 @@ def __getattr__(name: str) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; an input that cannot be read ends with one line on stderr and exit status 2."""
+    """Run the command line, and let no traceback out of it.
+
+    Exit status beside those of the commands: 2 an input that cannot be read (one line on stderr), 3 an error that
+    nobody expected (one line that names a file with the details), 130 interrupted, 141 the reader of a pipe is gone.
+    """
     from eagle3lab.errors import Eagle3labError
 
     # Python looks for cycles after every 700 objects made, and in all of them at its end: an eighth of a short command.
@@ -76,8 +82,48 @@ def main() -> None:
     atexit.register(gc.freeze)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        # Typer looks closely at every command there is, which is wasted time where one is named.
-        _with([asked] if asked in _COMMANDS else _COMMANDS)()
+        try:
+            # Typer looks closely at every command there is, which is wasted time where one is named.
+            _with([asked] if asked in _COMMANDS else _COMMANDS)()
+        finally:
+            if sys.__stdout__ is not None:
+                sys.__stdout__.flush()
     except Eagle3labError as error:
         print(f"eagle3lab: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except (BrokenPipeError, SystemExit) as end:
+        # Typer and rich end with status 1 then, which means "broken".
+        if not isinstance(end if isinstance(end, OSError) else end.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere, without a word
+        raise SystemExit(141) from None
+    except Exception as error:
+        print(f"eagle3lab: {_reported(error)}", file=sys.stderr)
+        raise SystemExit(3) from None
+
+
+def _reported(error: Exception) -> str:
+    """One line about an error of ours; its traceback goes into a file, with the command but without its secrets."""
+    import platform
+    import tempfile
+    import traceback
+
+    from eagle3lab import __version__
+    from eagle3lab.serving.launch.secrets import redact_arguments, redact_text, secrets_in, spellings
+    from eagle3lab.text import printable
+
+    secrets = spellings(secrets_in(sys.argv, os.environ))
+    said = redact_text(f"{type(error).__name__}: {error}", secrets)
+    line = f"this should not have happened ({printable(said, 200)})"
+    about = f"eagle3lab {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    command = shlex.join(redact_arguments(sys.argv))
+    details = redact_text("".join(traceback.format_exception(error)), secrets)
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="eagle3lab-report-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{about}\n{command}\n\n{details}")
+    except OSError as full:
+        return f"{line}; a report could not be written either: {full.strerror}"
+    return f"{line}; please open an issue and attach {path}, which holds the command and where it failed"

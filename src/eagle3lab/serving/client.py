@@ -60,7 +60,13 @@ class RunningServer:
     def __init__(self, url: str, *, log: Path | None = None, api_key: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(f"{url!r} is no server's address", advice="Write http://127.0.0.1:30000")
+            raise InputError("this is no server's address", advice="Write http://127.0.0.1:30000")
+        if parts.username is not None or parts.query or parts.fragment:
+            # Such an address would be printed in errors and kept in run folders.
+            raise InputError(
+                f"the address of {parts.hostname} holds a user's name or a query",
+                advice="Write http://host:port, and give a key as --api-key or in EAGLE3LAB_API_KEY",
+            )
         self.url = url.rstrip("/")
         self.log = log
         self.api_key = api_key

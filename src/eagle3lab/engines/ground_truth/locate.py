@@ -31,9 +31,9 @@ class Installation:
 def find_installation(engine: EngineFacts) -> Installation:
     """The release of `engine`: the installed one if its version matches, else a folder `sglang-0.5.9` with it.
 
-    vLLM is looked for in an environment of its own, `vllm-0.32.0`. Folders are looked for in $EAGLE3LAB_ENGINES and
-    in `.engines` of the working directory, of the project that this package is part of, and of the folders above
-    either. Facts that were read from a source tree lead to that tree.
+    vLLM is looked for in an environment of its own, `vllm-0.32.0`. Folders are looked for in $EAGLE3LAB_ENGINES and in
+    `.engines` of the project that this package runs from, and nowhere else: what is found there is run. Facts that were
+    read from a source tree lead to that tree.
 
     Raises:
         InputError: It is nowhere, or the tree cannot be run as it stands.
@@ -85,6 +85,6 @@ def _tree(engine: EngineFacts, path: Path) -> Installation:
 
 def _roots() -> list[Path]:
     stated = os.environ.get(ENGINES_VARIABLE)
-    here = (Path.cwd(), Path(__file__).resolve().parent)
-    above = [folder / ".engines" for start in here for folder in (start, *start.parents)]
-    return [*([Path(stated)] if stated else []), *above]
+    sources, project = Path(__file__).resolve().parents[3:5]
+    ours = sources.name == "src" and (project / "pyproject.toml").is_file()  # a checkout, no installed copy
+    return [*([Path(stated)] if stated else []), *([project / ".engines"] if ours else [])]

@@ -8,6 +8,7 @@ have: three methods that delegate, as later releases have them, and the `lm_head
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,9 @@ MISSING = ("get_embed_and_head", "set_embed_and_head", "set_eagle3_layers_to_cap
 
 KIMI_DELEGATION = Overlay(startup=(f"{__name__}:startup",))
 """Put in when 0.5.9 serves the tiny Kimi-K2.5; harmless with a release that has the methods."""
+
+CAPTURE_NOT_REACHED = Overlay(startup=(f"{__name__}:capture_not_reached",))
+"""A target that is asked to capture and does not: as where a wrapper accepts the call and hands it to nobody."""
 
 
 def startup() -> None:
@@ -42,3 +46,13 @@ def _delegating(name: str) -> Any:
 
     method.__name__ = name
     return method
+
+
+def capture_not_reached() -> None:
+    """Called by `sitecustomize`: `set_eagle3_layers_to_capture` of the served classes returns without doing anything."""
+    for module, name in (("kimi_k25", "KimiK25ForConditionalGeneration"), ("llama", "LlamaForCausalLM")):
+        after_import(f"sglang.srt.models.{module}", partial(_ignore_capture, name))
+
+
+def _ignore_capture(name: str, module: ModuleType) -> None:
+    getattr(module, name).set_eagle3_layers_to_capture = lambda self, layer_ids=None: None

@@ -49,7 +49,7 @@ def _delegating(name: str) -> Any:
 
 
 def capture_not_reached() -> None:
-    """Called by `sitecustomize`: `set_eagle3_layers_to_capture` of the served classes returns without doing anything."""
+    """Called by `sitecustomize`: the served classes accept `set_eagle3_layers_to_capture` and do nothing."""
     for module, name in (("kimi_k25", "KimiK25ForConditionalGeneration"), ("llama", "LlamaForCausalLM")):
         after_import(f"sglang.srt.models.{module}", partial(_ignore_capture, name))
 

@@ -10,6 +10,7 @@ import html
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from eagle3lab.book.claims import inline_html
 from eagle3lab.errors import InputError
@@ -71,7 +72,7 @@ def _entry(name: str) -> tuple[str, list[str]]:
 
 
 @cache
-def _account() -> dict[str, str | dict[str, str | list[str]]]:
+def _account() -> dict[str, Any]:
     import yaml
 
     here = Path.cwd()
@@ -80,5 +81,5 @@ def _account() -> dict[str, str | dict[str, str | list[str]]]:
         raise InputError(
             f"there is no {TOLD} in or above this folder", path=here, advice="Run it in a checkout."
         )
-    account: dict[str, str | dict[str, str | list[str]]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    account: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return account

@@ -79,3 +79,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)
+
+
+def asked(question: str) -> str:
+    """A user's question as text, up to where the assistant answers: what `CHAT_TEMPLATE` makes of it."""
+    return f"{BEGIN}{USER}{question}{END}{ASSISTANT}"

@@ -62,8 +62,9 @@ def test_environment_yml_names_the_engine_and_the_extras_of_pyproject() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     pip = next(item["pip"] for item in environment["dependencies"] if isinstance(item, dict))
     assert EXTRAS["sglang"][0] in pip
-    (editable,) = [item for item in pip if item.startswith("-e ")]
-    named = re.fullmatch(r"-e \.\[([a-z,]+)\]", editable)
+    tool, laboratory = [item for item in pip if item.startswith("-e ")]
+    assert laboratory == "-e ./lab"
+    named = re.fullmatch(r"-e \.\[([a-z,]+)\]", tool)
     assert named and set(named[1].split(",")) <= set(EXTRAS)
     (python,) = [
         item for item in environment["dependencies"] if isinstance(item, str) and item.startswith("python=")

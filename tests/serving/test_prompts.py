@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3lab.errors import InputError
-from eagle3lab.serving.prompts import held_out_prompts, read_prompts
-from lab.specimen.paths import permutation_dir, target_dir
-from lab.specimen.tokenizer import ASSISTANT_ID, BEGIN_ID, END_ID, USER_ID
+from eagle3lab.serving.prompts import read_prompts
 
 
 def test_every_form_of_a_prompt_is_read(tmp_path: Path) -> None:
@@ -73,25 +71,7 @@ def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, c
         assert "any-prompts.jsonl" in str(error)
 
 
-def test_the_specimen_s_target_is_asked_in_its_chat_format() -> None:
-    """The text becomes the ids that its chat template makes."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(target_dir() / "tokenizer.json"))
-    asked, bare = held_out_prompts(target_dir()), held_out_prompts(permutation_dir("target"))
-    assert len(asked) == len(bare) == 32
-    for prompt, question in zip(asked, bare, strict=True):
-        inner = tokenizer.encode(question).ids
-        assert tokenizer.encode(prompt).ids == [BEGIN_ID, USER_ID, *inner, END_ID, ASSISTANT_ID]
-
-
-def test_another_target_with_a_template_is_asked_by_chat(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
-    [[message]] = held_out_prompts(tmp_path, 1)
-    assert message["role"] == "user"
-    assert held_out_prompts("some/name", 1) == ((message,),)
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    assert held_out_prompts(tmp_path, 1) == (message["content"],)
-    (tmp_path / "chat_template.jinja").write_text("x")
-    assert held_out_prompts(tmp_path, 1) == ((message,),)
+def test_a_text_may_be_put_into_the_target_s_chat_template(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "hello"}\n{"input_ids": [5]}\n')
+    assert read_prompts(path, as_chat=True) == (({"role": "user", "content": "hello"},), (5,))

@@ -20,11 +20,12 @@ from eagle3lab.serving.account import Measurement, account
 from eagle3lab.serving.errors import ServerDied
 from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.measure import measure
-from eagle3lab.serving.prompts import held_out_prompts
 from eagle3lab.serving.report import printed
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload, run_workload
+from lab.specimen.build import read_prompts
 from lab.specimen.paths import drafter_dir, permutation_dir, prompts_file, target_dir
+from lab.specimen.tokenizer import asked
 from lab.specimen.variant import write_flat
 from tests.serving import heads
 from tests.serving.engines import RELEASES, engine, serve
@@ -204,7 +205,7 @@ def test_with_speculation_the_text_is_the_same(
             verifications = sum(answer.meta["spec_verify_ct"] for answer in answers)
             assert 1.3 < len(prompts) * TOKENS / verifications < 3.9
         folder = RunFolder(tmp_path / "run")
-        run_workload(server, Workload(held_out_prompts(TRAINED_TARGET)), folder)
+        run_workload(server, Workload(held_out_prompts()), folder)
     # What the head was trained for: questions in the chat format.
     assert account(folder).accept_length > 2.0
 
@@ -223,13 +224,18 @@ def test_the_head_as_trained_is_hardly_accepted_by_the_older_release(tmp_path: P
     """Its names are dropped, and what drafts instead is what memory held."""
     head = write_flat(open_checkpoint(drafter_dir()), tmp_path / "head")
     plan = cpu(TRAINED_TARGET, str(head), release="0.5.9")
-    workload = Workload(held_out_prompts(TRAINED_TARGET, 8), 32, concurrency=8)
+    workload = Workload(held_out_prompts()[:8], 32, concurrency=8)
     found = measure(plan, engine("0.5.9"), workload, tmp_path / "run")
     assert found.accept_length < 1.4
     assert found.seen is not None
     assert len([name for name in found.seen.dropped if name.startswith("layers.0.")]) == 10
     formula, rate = printed(found) or ("", 0.0)
     assert (formula, rate) == ("len/D", found.accept_length / 4)
+
+
+def held_out_prompts() -> list[str]:
+    """The specimen's questions in its chat format."""
+    return [asked(one["prompt"]) for one in read_prompts(prompts_file())]
 
 
 def measure_command(release: str, head: Path, folder: Path, *prompts: list[int]) -> subprocess.Popen[str]:

@@ -157,6 +157,7 @@ def test_tokenizer_and_template() -> None:
     assert ids[:2] == [tokenizer.BEGIN_ID, tokenizer.USER_ID]
     assert ids[-2:] == [tokenizer.END_ID, tokenizer.ASSISTANT_ID]
     assert tok.decode(ids[2:-2]) == "What is math.gcd? é"
+    assert tok.encode(tokenizer.asked("What is math.gcd? é")) == ids
 
 
 def test_prompts_are_of_both_kinds() -> None:

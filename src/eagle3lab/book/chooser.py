@@ -1,7 +1,7 @@
 """A form in a page: the reader types what their server shows, and measured faults are ranked by likeness.
 
-Everything it needs is inside it, so it works offline in the rendered book and in a notebook. The arithmetic is that
-of `lab.matrix.likeness`, and a test runs both.
+Everything it needs is inside it, so it works offline in the rendered book and in a notebook. A test runs its
+arithmetic beside the laboratory's.
 """
 
 from __future__ import annotations

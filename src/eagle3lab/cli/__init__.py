@@ -20,7 +20,7 @@ import typer
 # In the order of the help; each is a function of its own name in the module of that name.
 _COMMANDS = (
     "inspect", "load-plan", "vocab", "acceptance", "compare", "diagnose", "repair", "engines", "capture", "launch",
-    "measure", "parity", "guard",
+    "measure", "guard",
 )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -67,9 +66,12 @@ def measure(
     prompts: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
-            help="JSONL with prompt, text, input_ids or messages; the specimen's held-out prompts unless given."
+            help="JSONL with prompt, text, input_ids or messages; specimen/prompts.jsonl of a checkout."
         ),
     ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put the texts of --prompts into the target's chat template.")
+    ] = False,
     limit: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Only so many of the prompts."),
@@ -106,7 +108,8 @@ def measure(
     ] = None,
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Do not look inside the server.")] = False,
     tensors: Annotated[
-        int, typer.Option(min=0, help="Passes of the drafter whose tensors are kept for eagle3lab parity.")
+        int,
+        typer.Option(min=0, help="Passes of the drafter whose tensors the probe keeps in the run folder."),
     ] = 0,
     stall: Annotated[
         float,
@@ -122,6 +125,8 @@ def measure(
 
     from eagle3lab.errors import InputError
     from eagle3lab.serving.errors import ServerError
+    from eagle3lab.serving.prompts import read_prompts
+    from eagle3lab.serving.workload import Workload
 
     if attach is None and (drafter is None or target is None):
         raise InputError("there is nothing to measure", advice="Give DRAFTER and --target, or --attach URL")
@@ -129,19 +134,27 @@ def measure(
         raise InputError("--log belongs to --attach", advice="The log of a new server is in its run folder")
     if bench is not None and (attach is not None or prompts is not None):
         raise InputError("--bench goes with neither --attach nor --prompts", advice="Leave one of them out")
+    if bench is None and prompts is None:
+        raise InputError(
+            "there is nothing to ask", advice='Give --prompts FILE, or --bench "" for random token ids'
+        )
     if attach is not None and (drafter is not None or target is not None):
         raise InputError("a server that already runs has its drafter and target", advice="Leave them out")
     folder = (run_dir or Path("runs", time.strftime("%Y%m%d-%H%M%S"))).absolute()
     try:
-        ask = partial(
-            _workload, prompts, limit, max_new_tokens, concurrency, temperature, not ignore_eos, warm_up
-        )
         workload: Workload | Bench
+        if prompts is not None:
+            questions = read_prompts(prompts, limit, as_chat=chat)
+            workload = Workload(
+                questions, max_new_tokens, concurrency, temperature, not ignore_eos, warm_up, str(prompts)
+            )
+        else:
+            workload = _bench(bench or "")
         with _watched() as watch:
             if attach is not None:
-                workload, found = _ask(attach, log, api_key, ask, folder, watch, stall)
+                assert isinstance(workload, Workload)
+                found = _ask(attach, log, api_key, workload, folder, watch, stall)
             else:
-                workload = ask(target or "") if bench is None else _bench(bench)
                 speculation = {"algorithm": algorithm, "steps": steps, "topk": topk}
                 speculation["draft_tokens"] = draft_tokens or steps + 1
                 plan, release = _plan(profile, engine, target, drafter, speculation, tp, settings or [])
@@ -168,26 +181,6 @@ def _bench(arguments: str) -> Bench:
     except ValueError as error:
         raise InputError(f"--bench: {error}", advice="Quote the arguments as for a shell") from None
     return Bench(words) if words else Bench()
-
-
-def _workload(
-    prompts: Path | None,
-    limit: int | None,
-    max_new_tokens: int,
-    concurrency: int,
-    temperature: float,
-    stop_at_eos: bool,
-    warm_up: int,
-    target: str,
-) -> Workload:
-    from eagle3lab.serving.prompts import held_out_prompts, read_prompts
-    from eagle3lab.serving.workload import Workload
-
-    if prompts is not None:
-        questions, source = read_prompts(prompts, limit), str(prompts)
-    else:
-        questions, source = held_out_prompts(target, limit), "the specimen's held-out prompts"
-    return Workload(questions, max_new_tokens, concurrency, temperature, stop_at_eos, warm_up, source)
 
 
 def _plan(
@@ -300,17 +293,16 @@ def _ask(
     url: str,
     log: Path | None,
     api_key: str | None,
-    ask: Callable[[str], Workload],
+    workload: Workload,
     folder: Path,
     watch: _Watch,
     stall_s: float,
-) -> tuple[Workload, Measurement]:
+) -> Measurement:
     from eagle3lab.serving.client import attach
     from eagle3lab.serving.measure import measure_running
 
     with attach(url, log, api_key=api_key, timeout_s=_ATTACH_S) as server:
-        workload = ask(str(server.server_info().get("model_path", "")))
-        return workload, measure_running(server, workload, folder, answered=watch.answered, stall_s=stall_s)
+        return measure_running(server, workload, folder, answered=watch.answered, stall_s=stall_s)
 
 
 def _print(found: Measurement, workload: Workload | Bench, format: Format) -> None:

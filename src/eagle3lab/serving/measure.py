@@ -82,7 +82,7 @@ def measure(
         workload: What to ask. With SGLang's benchmark acceptance is counted by the probe alone.
         run_dir: A new folder, which keeps everything about the run.
         probe: Watch the drafter from inside; where the release cannot be attached to, the server runs all the same.
-        tensors: Passes of the drafter whose tensors the probe keeps, for `lab.parity`.
+        tensors: Passes of the drafter whose tensors the probe keeps, for a comparison with the trainer's forward pass.
         overlay: What else to put into the engine.
         progress: Called with each new thing the starting server is seen to do.
         answered: Called with each answer.

@@ -1,12 +1,11 @@
-"""What a workload asks: prompts of the user's, or the specimen's held-out ones."""
+"""What a workload asks: the prompts of a JSONL file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from eagle3lab.checkpoint.json_input import json_type, parse_json_object, read_json_object
+from eagle3lab.checkpoint.json_input import json_type, parse_json_object
 from eagle3lab.errors import InputError
 from eagle3lab.serving.client import Prompt
 
@@ -17,7 +16,7 @@ _TEXT, _IDS, _CHAT = ("prompt", "text"), "input_ids", "messages"
 _MOST_PROMPTS, _LONGEST_LINE = 100_000, 16 * 2**20
 
 
-def read_prompts(path: str | Path, limit: int | None = None) -> tuple[Prompt, ...]:
+def read_prompts(path: str | Path, limit: int | None = None, *, as_chat: bool = False) -> tuple[Prompt, ...]:
     """The prompts of a JSONL file, in its order: see `ACCEPTED`.
 
     Other keys of a line are passed over. A chat is answered by the server's chat endpoint, with the target's own
@@ -26,6 +25,7 @@ def read_prompts(path: str | Path, limit: int | None = None) -> tuple[Prompt, ..
     Args:
         path: The file.
         limit: Only so many of them, from the beginning.
+        as_chat: Whether a text is a user's message, to be put into the target's chat template, too.
 
     Raises:
         InputError: It cannot be read, holds no prompt, or a line is none; names the line.
@@ -36,7 +36,9 @@ def read_prompts(path: str | Path, limit: int | None = None) -> tuple[Prompt, ..
         if limit is not None and len(prompts) >= limit:
             break
         if line.strip():
-            prompts.append(_prompt(line, path, number))
+            prompt = _prompt(line, path, number)
+            asked = as_chat and isinstance(prompt, str)
+            prompts.append(({"role": "user", "content": prompt},) if asked else prompt)
     if not prompts:
         raise InputError("there is no prompt in the file", path=path, advice=f"Write {ACCEPTED}")
     return tuple(prompts)
@@ -87,38 +89,3 @@ def _is_id(value: object) -> bool:
 
 def _is_message(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
-
-
-def held_out_prompts(target: str | Path, limit: int | None = None) -> tuple[Prompt, ...]:
-    """The specimen's held-out questions, put as `target` expects to be asked.
-
-    The specimen's own target gets them in its chat format, as text; another with a chat template gets chats, and
-    one without gets the bare questions.
-
-    Args:
-        target: The target's folder; a name on the hub counts as a target with a template.
-        limit: Only so many of them, from the beginning.
-
-    Raises:
-        InputError: There is no specimen here.
-    """
-    from lab.specimen.paths import prompts_file
-    from lab.specimen.tokenizer import ASSISTANT, BEGIN, CHAT_TEMPLATE, END, USER
-
-    questions = [prompt for prompt in read_prompts(prompts_file(), limit) if isinstance(prompt, str)]
-    template = _chat_template(Path(target))
-    if template is None:
-        return tuple(questions)
-    if template == CHAT_TEMPLATE:
-        return tuple(f"{BEGIN}{USER}{question}{END}{ASSISTANT}" for question in questions)
-    return tuple(({"role": "user", "content": question},) for question in questions)
-
-
-def _chat_template(target: Path) -> Any:
-    """The target's chat template, something that is not None where one must be assumed, or None."""
-    if not (target / "config.json").is_file():
-        return ""
-    if any((target / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
-        return ""
-    path = target / "tokenizer_config.json"
-    return read_json_object(path)[0].get("chat_template") if path.is_file() else None

@@ -1,4 +1,4 @@
-// Ranks measured faults by likeness to what the reader typed; see eagle3lab.specimen.matrix.likeness.
+// Ranks measured faults by likeness to what the reader typed; the laboratory ranks them by the same arithmetic, and a test compares the two.
 (() => {
   "use strict";
 

@@ -1,6 +1,6 @@
 """What each fault looked like when it was measured: the data behind the ranking.
 
-`signatures.json` is written by `make matrix` from the measured matrix (`lab.matrix`): for each slug, the
+`signatures.json` is written by `make matrix` from the measured matrix: for each slug, the
 number of measurements, one for each variant of it in a release, and how many of them show each signature of
 `eagle3lab.acceptance.signature`.
 """

@@ -1,15 +1,22 @@
-"""`eagle3lab parity`: where a drafter's forward pass in an engine parts from its trainer's."""
+"""`python -m lab.parity`: where a drafter's forward pass in an engine differs from its trainer's."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from eagle3lab.cli.output import Format, print_json
+from eagle3lab.errors import Eagle3labError
+from lab.parity.render import as_json, print_text
+from lab.parity.run import compare_forwards
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
+@app.command()
 def parity(
     drafter: Annotated[
         Path, typer.Argument(help="Folder of the drafter as it is served.", show_default=False)
@@ -33,14 +40,19 @@ def parity(
 ) -> None:
     """Run a drafter as its trainer computes it and as an engine does, on the same states, stage by stage.
 
-    The exit status is 0 where what is drafted is alike, 1 where they part.
+    The exit status is 0 where what is drafted is alike, 1 where it differs, 2 where an input cannot be used.
     """
-    from lab.parity import compare_forwards
-    from lab.parity.render import as_json, print_text
-
     report = compare_forwards(drafter, target, engine, trained=trained, events=events, steps=steps)
     if format is Format.json:
         print_json(as_json(report), ascii=False, allow_nan=False)
     else:
         print_text(report)
     raise typer.Exit(1 if report.verdict == "part" else 0)
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except Eagle3labError as error:
+        print(f"lab.parity: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

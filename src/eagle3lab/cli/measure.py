@@ -134,12 +134,12 @@ def measure(
         raise InputError("--log belongs to --attach", advice="The log of a new server is in its run folder")
     if bench is not None and (attach is not None or prompts is not None):
         raise InputError("--bench goes with neither --attach nor --prompts", advice="Leave one of them out")
+    if attach is not None and (drafter is not None or target is not None):
+        raise InputError("a server that already runs has its drafter and target", advice="Leave them out")
     if bench is None and prompts is None:
         raise InputError(
             "there is nothing to ask", advice='Give --prompts FILE, or --bench "" for random token ids'
         )
-    if attach is not None and (drafter is not None or target is not None):
-        raise InputError("a server that already runs has its drafter and target", advice="Leave them out")
     folder = (run_dir or Path("runs", time.strftime("%Y%m%d-%H%M%S"))).absolute()
     try:
         workload: Workload | Bench

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.checkpoint import Checkpoint
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.engines.extract import ReleaseFacts
+from eagle3lab.engines.release import Release
 from lab.faults.model import DEAD, LATER, PARTIAL, STOPS, Applies, always, fault
 from lab.specimen.variant import write_variant
 
 
 def holds(rule: str, facts: ReleaseFacts) -> bool:
     """Whether a release rule of the diagnosis holds in this SGLang."""
-    return rules.holds(rule, rules.Engine("sglang", facts.release or ""))
+    return Release("sglang", facts.release or "").holds(rule)
 
 
 def _where(rule: str, otherwise: str) -> Applies:

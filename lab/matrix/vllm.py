@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from eagle3lab.engines import resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth.process import EngineProcessError, engine_process
 from eagle3lab.errors import InputError
 from lab.faults import Served

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.engines.capture import CapturePlan, Launch, capture_plan
 from eagle3lab.engines.loading import LoadPlan, ParameterPlan, TensorPlan, simulate
 from eagle3lab.engines.loading.settings import Settings, engine_config
+from eagle3lab.engines.release import Release
 from eagle3lab.errors import InputError
 from lab.reference.drafter import Drafter, EngineStops, Wiring
 from lab.reference.llama import Shape, Target
@@ -145,14 +145,13 @@ def _served_wiring(
 ) -> Wiring:
     if plan.refusal is not None:
         raise EngineStops(plan.refusal.exception, plan.refusal.message)
-    engine = rules.Engine("sglang", release.release or "")
+    engine = Release("sglang", release.release or "")
     return Wiring(
         capture=plan.phase("extend").points if plan.captures else None,
         fc_by_width=release.wiring is not None and bool(release.wiring.fc_if_wider),
-        recurrence_normed=checkpoint.config.norm_output and rules.holds("reads norm_output", engine),
-        position_gap=int(rules.holds("draft steps skip a position", engine)),
-        accepted_twice=attention_backend == "triton"
-        and rules.holds("Triton counts accepted tokens twice", engine),
+        recurrence_normed=checkpoint.config.norm_output and engine.holds("reads norm_output"),
+        position_gap=int(engine.holds("draft steps skip a position")),
+        accepted_twice=attention_backend == "triton" and engine.holds("Triton counts accepted tokens twice"),
     )
 
 
@@ -166,7 +165,7 @@ def _shape(settings: Settings, checkpoint: Checkpoint, facts: EngineFacts) -> Sh
     config, flat = checkpoint.config, settings.flat
     scaling: Mapping[str, Any] = config.rope_scaling or {}
     base = config.rope_theta
-    if not rules.holds("reads rope_parameters", rules.Engine(facts.kind, facts.release)):
+    if not Release(facts.kind, facts.release).holds("reads rope_parameters"):
         # As with the transformers 4 that such a release asks for; under transformers 5 it finds neither.
         base = float(flat.get("rope_theta") or 10000.0)
         scaling = flat.get("rope_scaling") or {}

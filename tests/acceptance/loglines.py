@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eagle3lab.acceptance.formulas import NONE, LineRange, line_ranges, printed_rate
+from eagle3lab.acceptance.formulas import NONE, printed_rate
+from eagle3lab.engines.release import Release
 
 CASES = Path(__file__).parents[1] / "cases"
 LOGS = CASES / "logs"
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """How SGLang releases from `first` up to, not including, `until` print decode lines ("" leaves an end open)."""
+
+    first: str
+    until: str
+    formula: str
+    prefix: tuple[str, ...]
+    tail: bool
+    graph: tuple[str, ...]
+    extra: tuple[str, ...]
+    source: str
+
+    def holds(self, number: str) -> bool:
+        return Release("sglang", number).within(self.first, self.until)
+
+
+@cache
+def line_ranges() -> tuple[LineRange, ...]:
+    """SGLang's decode lines by release, oldest first."""
+    rows = tomllib.loads(Path(__file__).with_name("lines.toml").read_text("utf-8"))["sglang"]
+    ends = [row["first"] for row in rows[1:]] + [""]
+    return tuple(
+        LineRange(
+            row.get("first", ""),
+            until,
+            row["formula"],
+            tuple(row["prefix"]),
+            row["tail"],
+            tuple(row["graph"]),
+            tuple(row["extra"]),
+            row["source"],
+        )
+        for row, until in zip(rows, ends, strict=True)
+    )
 
 
 def samples() -> list[dict[str, Any]]:
@@ -66,7 +107,7 @@ def all_shapes() -> Iterator[tuple[str, LineRange, dict[str, Any]]]:
             for graph in row.graph:
                 for extra in (False, True):
                     yield (
-                        f"{row}-{prefix}-{graph}-{extra}",
+                        f"{row.first or row.until}-{prefix}-{graph}-{extra}",
                         row,
                         {"prefix": prefix, "graph": graph, "extra": extra},
                     )

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from eagle3lab.acceptance.comparison import BETTER, NO_DIFFERENCE, UNKNOWN, WORSE, compare_runs
 from eagle3lab.acceptance.comparison_text import comparison_text, says
-from eagle3lab.acceptance.formulas import parse_engine
 from eagle3lab.acceptance.report import Given
 from eagle3lab.acceptance.simulation import change_coverage, request_coverage, rows_of, simulate_requests
 from eagle3lab.acceptance.statistics import compare, paired
 from eagle3lab.cli import app
+from eagle3lab.engines.release import parse_release
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import LOG, REQUESTS
 from eagle3lab.runs.requests import Request
@@ -110,7 +110,7 @@ def test_two_logs_that_are_both_nothing(tmp_path: Path) -> None:
     lines = (tmp_path / "server.log").read_text().splitlines()
     (tmp_path / "a.log").write_text("\n".join(lines[:5]) + "\n")
     (tmp_path / "b.log").write_text("\n".join(lines[5:]) + "\n")
-    given = Given(parse_engine("sglang==0.5.9"), 5)
+    given = Given(parse_release("sglang==0.5.9"), 5)
     found = compare_runs(str(tmp_path / "a.log"), str(tmp_path / "b.log"), given)
     assert found.verdict == BETTER
     assert any("next to nothing" in note for note in found.notes)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eagle3lab.acceptance.formulas import NONE, LineRange, Release, line_ranges, printed_rate
+from eagle3lab.acceptance.formulas import NONE, printed_rate
 from eagle3lab.acceptance.logs import Observation, fast, parse_line, read_logs, reader
 from eagle3lab.acceptance.report import Given, account
-from tests.acceptance.loglines import all_shapes, decode_line, newest, row_of
+from eagle3lab.engines.release import Release
+from tests.acceptance.loglines import LineRange, all_shapes, decode_line, line_ranges, newest, row_of
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.acceptance.formulas import Release
 from eagle3lab.acceptance.logs import Server
 from eagle3lab.acceptance.metrics import (
     Snapshot,
@@ -19,6 +18,7 @@ from eagle3lab.acceptance.metrics import (
 from eagle3lab.acceptance.metrics.pages import looks_like_page
 from eagle3lab.acceptance.report import Given, ServerReport, account_server
 from eagle3lab.acceptance.sources import account_totals
+from eagle3lab.engines.release import Release
 from eagle3lab.errors import InputError
 from tests.acceptance.pages import OTHER_PAGE, RANK, sglang_page, vllm_page
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.acceptance.formulas import parse_engine
 from eagle3lab.acceptance.logs import Observation, parse_line, read_logs
 from eagle3lab.acceptance.report import AcceptanceReport, Given, ServerReport, account
+from eagle3lab.engines.release import parse_release
 from tests.acceptance.loglines import sample_lines, samples
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -24,7 +24,7 @@ def read(sample: dict[str, Any], folder: Path) -> AcceptanceReport:
     log = folder / "server.log"
     log.write_text("\n".join(sample_lines(sample)) + "\n", "utf-8")
     stated = RELEASES.get(sample["id"])
-    return account(read_logs([log]), Given(release=parse_engine(stated) if stated else None))
+    return account(read_logs([log]), Given(release=parse_release(stated) if stated else None))
 
 
 def by_id(name: str) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from eagle3lab.acceptance.counts import COLUMNS, PerPosition
-from eagle3lab.acceptance.formulas import parse_engine
 from eagle3lab.acceptance.logs import read_logs
 from eagle3lab.acceptance.report import Given, ServerReport, account
 from eagle3lab.acceptance.signature import MEANINGS, Evidence, signature, thresholds
 from eagle3lab.acceptance.statistics import Estimate, trend
+from eagle3lab.engines.release import parse_release
 from tests.acceptance.loglines import CASES, decode_line, newest
 
 
@@ -21,7 +21,7 @@ def of_case(name: str, folder: Path) -> ServerReport:
     case = json.loads((CASES / f"{name}.json").read_text("utf-8"))
     log = folder / "server.log"
     log.write_text("\n".join(case["log"]) + "\n", "utf-8")
-    report = account(read_logs([log]), Given(release=parse_engine(case["engine"]))).main
+    report = account(read_logs([log]), Given(release=parse_release(case["engine"]))).main
     assert report is not None
     return report
 

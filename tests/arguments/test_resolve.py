@@ -20,7 +20,7 @@ from eagle3lab.engines.arguments import (
     releases,
     resolve_launch,
 )
-from eagle3lab.engines.atlas import releases as atlas_releases
+from eagle3lab.engines.release import releases as atlas_releases
 from eagle3lab.errors import InputError
 from tests.support.small_models import EAGLE3_HEAD, LLAMA, QWEN3
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from eagle3lab.checkpoint.config import DrafterConfig, parse_config
 from eagle3lab.cli import app
-from eagle3lab.engines.atlas import release_facts, releases
+from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.capture import CapturePlan, Launch, capture_plan
+from eagle3lab.engines.release import releases
 from tests.support.small_models import DEEPSEEK_V3, EAGLE3_HEAD, KIMI_K25, LAYERS, LLAMA, QWEN3
 
 _WIDTH = 64

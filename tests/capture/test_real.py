@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eagle3lab.checkpoint.config import parse_config
-from eagle3lab.engines.atlas import release_facts
+from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.capture import Points, capture_plan
 from tests.capture.real import RealTarget, real_capture
 from tests.support.small_models import (

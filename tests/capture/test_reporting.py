@@ -1,4 +1,4 @@
-"""What releases report: the two tables of formulas agree, and fields are where servers of that release have them."""
+"""What releases report: formulas are those that lines were read with by hand, fields are where servers have them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import re
 
 import pytest
 
-from eagle3lab.acceptance.formulas import Release, formula_of
-from eagle3lab.engines.atlas import release_facts, releases
 from eagle3lab.engines.atlas.changes import describe
+from eagle3lab.engines.atlas.data import release_facts
+from eagle3lab.engines.release import releases
+from tests.acceptance.loglines import row_of
 
 
 @pytest.mark.parametrize("release", releases())
 def test_the_log_reader_takes_the_formula_that_the_source_has(release: str) -> None:
     facts = release_facts(release)
     assert facts.acceptance is not None
-    assert formula_of(Release("sglang", release)) == facts.acceptance.rate_key
+    assert facts.acceptance.rate_key == row_of(release).formula
 
 
 def _first(item: str, topic: str) -> str:

@@ -9,9 +9,9 @@ import pytest
 
 from eagle3lab.diagnosis import Diagnosis, Verdict
 from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.evidence.rules import Engine
 from eagle3lab.diagnosis.evidence.vllm import eagle3_architectures, skipped, vllm_facts
 from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.engines.release import Release
 from tests.diagnosis.corpus import load, run
 from tests.diagnosis.injected import template, without_log
 
@@ -65,7 +65,7 @@ def test_releases_of_vllm_are_told_apart(release: str, served: bool, tmp_path: P
 
 
 def test_a_release_older_than_all_that_were_read_is_not_judged(tmp_path: Path) -> None:
-    assert vllm_facts(Engine("vllm", "0.9.1")) is None
+    assert vllm_facts(Release("vllm", "0.9.1")) is None
     assert architecture("XverseForCausalLM", "vllm==0.9.1", tmp_path) == []
 
 
@@ -95,7 +95,7 @@ def test_another_t2d_is_a_note_on_vllm_which_does_not_read_it(tmp_path: Path) ->
 
 
 def test_the_newest_facts_stand_in_where_no_release_is_named() -> None:
-    facts = vllm_facts(Engine("vllm"))
+    facts = vllm_facts(Release("vllm"))
     assert facts is not None and {"LlamaForCausalLMEagle3", "LlamaForCausalLM"} <= set(
         eagle3_architectures(facts)
     )

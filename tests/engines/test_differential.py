@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.engines import resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth import real
 from eagle3lab.engines.loading import LoadPlan, differences, simulate
 from tests.engines.cases import ALL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.engines import resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.facts import EngineFacts, config_class, sources
 from eagle3lab.engines.ground_truth import find_installation
 from eagle3lab.engines.loading import construction

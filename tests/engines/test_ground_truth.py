@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.engines import resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth import (
     EngineProcessError,
     find_installation,
@@ -89,7 +89,7 @@ def test_a_layout_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.engine
 def test_nothing_is_left_when_python_ends() -> None:
     code = (
-        "from eagle3lab.engines import resolve_engine\n"
+        "from eagle3lab.engines.atlas.resolve import resolve_engine\n"
         "from eagle3lab.engines.ground_truth.process import engine_process\n"
         "print(engine_process(resolve_engine('sglang==0.5.9'))._process.pid, flush=True)\n"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.engines import resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth import find_installation
 from eagle3lab.engines.ground_truth import locate as module
 from eagle3lab.errors import InputError

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from eagle3lab.engines import EngineFacts, resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
+from eagle3lab.engines.facts import EngineFacts
 from eagle3lab.engines.ground_truth import find_installation, real
 from eagle3lab.engines.loading import differences, simulate
 from eagle3lab.errors import InputError
@@ -119,7 +120,8 @@ def test_the_class_is_chosen_by_the_architectures() -> None:
 
 
 def test_every_release_describes_the_classes_it_has() -> None:
-    from eagle3lab.engines.atlas import release_facts, releases
+    from eagle3lab.engines.atlas.data import release_facts
+    from eagle3lab.engines.release import releases
 
     missing = set()
     for release in releases():

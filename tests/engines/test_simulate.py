@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.engines import resolve_engine, simulate_load
-from eagle3lab.engines.loading import LoadPlan, differences, simulate
+from eagle3lab.engines.atlas.resolve import resolve_engine
+from eagle3lab.engines.loading import LoadPlan, differences, simulate, simulate_load
 from eagle3lab.engines.loading.tables import summary
 from eagle3lab.errors import InputError
 from tests.engines.cases import SPECULATORS

@@ -1,14 +1,18 @@
-"""From `sglang==0.5.9` or a path to facts."""
+"""From `sglang==0.5.9`, `installed` or a path to a release and its facts."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from eagle3lab.engines import known_engines, resolve_engine
-from eagle3lab.engines.spec import installed_engine
+from eagle3lab.engines.arguments import argument_rules
+from eagle3lab.engines.atlas.resolve import installed_engine, known_engines, resolve_engine
+from eagle3lab.engines.release import nearest_known, parse_release
 from eagle3lab.errors import InputError
 from tests.extract.trees import LOADER, change, linked_copy, small_copy
 
@@ -39,7 +43,7 @@ def test_every_known_release_can_be_simulated(spec: str) -> None:
     assert conditions - {None} <= engine.switches.keys()
 
 
-@pytest.mark.parametrize("spec", ["sglang==0.1", "vllm==0.5.9", "sglang==../0.5.9", "sglang==\x1b[31m"])
+@pytest.mark.parametrize("spec", ["sglang==0.1", "vllm==0.5.9", "lmdeploy==1.0", "sglang==0.0.0.dev1"])
 def test_an_unknown_release_names_the_known_ones(spec: str) -> None:
     with pytest.raises(InputError, match=r"Known releases: sglang==0\.4\.6 to sglang==0\.5\.23") as caught:
         resolve_engine(spec)
@@ -83,6 +87,7 @@ class Installed:
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str = "0.5.23") -> None:
     package = Installed(folder, version)
     monkeypatch.setattr(importlib.metadata, "distribution", lambda kind: package)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
 def test_the_installed_release_comes_from_the_atlas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +115,77 @@ def test_an_installed_release_that_is_not_in_the_atlas(
     assert engine.names.renames == () and "read from the installed source" in engine.notes[0]
 
 
+class Editable(Installed):
+    """A package that was installed with `pip install -e`, as in the images of lmsysorg and slime."""
+
+    def __init__(self, folder: Path, version: str) -> None:
+        self.version, self.folder, self.files = version, folder, []
+
+    def locate_file(self, name: object) -> Path:
+        return self.folder / "site-packages" / str(name)
+
+    def read_text(self, name: str) -> str | None:
+        url = f"file://{self.folder}/python"
+        return json.dumps({"url": url, "dir_info": {"editable": True}}) if name == "direct_url.json" else None
+
+
+def test_an_editable_installation_is_what_lies_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_copy(tmp_path)
+    package = Editable(tmp_path, "0.0.0.dev1+g1234567")
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda kind: package)
+    found = installed_engine()
+    assert (found.root, found.own) == (tmp_path / "python" / "sglang", True)
+    engine = resolve_engine("installed")
+    assert engine.names.renames == () and "is installed from a source tree" in engine.notes[0]
+    assert argument_rules("installed").release == "0.5.9"
+
+
+def test_sources_on_the_module_path_count_as_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_copy(tmp_path)
+    (tmp_path / "python" / "sglang" / "__init__.py").touch()
+
+    def missing(kind: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(kind)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "python")])
+    importlib.invalidate_caches()
+    found = installed_engine()
+    assert (found.root, found.package) == (tmp_path / "python" / "sglang", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "number", "known"),
+    [
+        ("vllm==0.19.2rc1.dev8+g1a2b3c4", "vllm", "0.19.2rc1.dev8+g1a2b3c4", "vllm==0.19.1"),
+        (" SGLang == v0.5.9 ", "sglang", "0.5.9", "sglang==0.5.9"),
+        ("sglang==0.5.9+cu129", "sglang", "0.5.9+cu129", "sglang==0.5.9"),
+        ("sglang==0.0.0.dev1+g12", "sglang", "0.0.0.dev1+g12", "None"),
+        ("tensorrt-llm==1.2.0rc3", "tensorrt-llm", "1.2.0rc3", "None"),
+        ("llama.cpp==b4567", "llama.cpp", "b4567", "None"),
+        ("my-engine==4", "my-engine", "4", "None"),
+        ("vllm-ascend", "vllm-ascend", "", "None"),
+    ],
+)
+def test_what_a_user_types(text: str, kind: str, number: str, known: str) -> None:
+    release = parse_release(text)
+    assert (release.kind, release.number, str(nearest_known(release))) == (kind, number, known)
+
+
+def test_a_local_label_makes_no_other_release() -> None:
+    assert resolve_engine("sglang==0.5.9+cu129").notes == ()
+
+
 def test_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(kind: str) -> str:
         raise importlib.metadata.PackageNotFoundError(kind)
 
-    monkeypatch.setattr(importlib.metadata, "version", missing)
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for ask in (lambda: resolve_engine("installed"), installed_engine):
         with pytest.raises(InputError, match="no engine is installed"):
             ask()

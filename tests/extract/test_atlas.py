@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from eagle3lab.engines.atlas import entries, nearest_older, release_facts, release_key, releases
 from eagle3lab.engines.atlas.changes import changes_by_release, describe, differences
 from eagle3lab.engines.atlas.codec import decode, encode
-from eagle3lab.engines.atlas.data import file_of
+from eagle3lab.engines.atlas.data import entries, file_of, release_facts
 from eagle3lab.engines.atlas.oracle import parameter_names, simulated
 from eagle3lab.engines.extract import ReleaseFacts
+from eagle3lab.engines.release import Release, nearest_known, releases, version_of
 from tests.extract.trees import INSTALLED, facts_of
 
 
@@ -35,7 +35,7 @@ def test_every_release_from_0_4_6_on_in_order() -> None:
     names = releases()
     assert names[0] == "0.4.6" and names[-1] == "0.5.23" and len(names) == 62
     assert {"0.4.9", "0.5.3.post3", "0.5.10", "0.5.12.post1", "0.5.15.post1"} < set(names)
-    keys = [release_key(name) for name in names]
+    keys = [version_of(name) for name in names]
     assert None not in keys and all(a < b for a, b in pairwise(keys))  # type: ignore[operator]
     for entry in entries():
         assert entry.wheel.startswith(f"sglang-{entry.release}-") and len(bytes.fromhex(entry.sha256)) == 32
@@ -135,7 +135,7 @@ def test_the_file_is_small_and_answers_quickly(engine: str, bytes_below: int, se
     assert file_of(kind).stat().st_size < bytes_below
     code = (
         "import time, sys\n"
-        "from eagle3lab.engines.atlas import release_facts\n"
+        "from eagle3lab.engines.atlas.data import release_facts\n"
         f"began = time.process_time(); release_facts({release!r}, {kind!r}); print(time.process_time() - began)\n"
         "assert not {'numpy', 'torch', 'rich', 'typer', 'yaml'} & set(sys.modules)\n"
     )
@@ -246,7 +246,8 @@ def test_facts_survive_the_way_through_json() -> None:
     ],
 )
 def test_the_nearest_older_release(release: str, known: str | None) -> None:
-    assert nearest_older(release) == known
+    found = nearest_known(Release("sglang", release))
+    assert (found.number if found else None) == known
 
 
 def test_an_unknown_release_is_no_facts() -> None:

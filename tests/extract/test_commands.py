@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from eagle3lab.book.engine_atlas import engine_atlas_page
 from eagle3lab.cli import app
 from eagle3lab.engines.atlas import __main__ as make_atlas
-from eagle3lab.engines.atlas import check, releases, wheels
+from eagle3lab.engines.atlas import check, wheels
+from eagle3lab.engines.release import releases
 from tests.engines.drafters import head, raw_config, write_checkpoint
 from tests.extract.trees import LOADER, small_copy
 

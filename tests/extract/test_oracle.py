@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.engines.atlas import oracle, release_facts
+from eagle3lab.engines.atlas import oracle
+from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.atlas.oracle import (
     OracleError,
     disagreements,

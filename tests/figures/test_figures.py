@@ -11,7 +11,8 @@ import pytest
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.checkpoint.statistics import tensor_statistics
 from eagle3lab.checkpoint.training_state import judge_training
-from eagle3lab.engines import resolve_engine, simulate_load
+from eagle3lab.engines.atlas.resolve import resolve_engine
+from eagle3lab.engines.loading import simulate_load
 from eagle3lab.figures.key_map import key_map_figure, key_matrix_figure
 from eagle3lab.figures.names import short_names
 from eagle3lab.figures.rate import rate_figure

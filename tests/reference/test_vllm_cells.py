@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from eagle3lab.diagnosis.evidence.launch import read_launch
-from eagle3lab.engines import resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth.locate import find_installation
 from eagle3lab.errors import InputError
 from lab.faults import FAULTS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.engines import simulate_load
+from eagle3lab.engines.loading import simulate_load
 from eagle3lab.errors import InputError
 from eagle3lab.repair import plan_repair, repair_engine, undo_repair, write_repair
 from eagle3lab.repair.token_map import proven_by_t2d

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.engines import resolve_engine, simulate_load
+from eagle3lab.engines.atlas.resolve import resolve_engine
+from eagle3lab.engines.loading import simulate_load
 from eagle3lab.repair import write_repair
 from tests.engines.drafters import TensorInfo, raw_config, write_checkpoint
 from tests.engines.other_cases import mla_config, mla_head

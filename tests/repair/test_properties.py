@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.engines import known_engines
+from eagle3lab.engines.atlas.resolve import known_engines
 from eagle3lab.repair import undo_repair, write_repair
 from tests.repair.heads import OLD, faults, hashes, plan, specforge
 from tests.support.make_case import materialise

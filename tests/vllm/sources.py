@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.engines.atlas import release_facts
+from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.extract.syntax import Syntax
 from eagle3lab.engines.extract.tree import SourceTree
 from eagle3lab.engines.extract.vllm import VllmFacts

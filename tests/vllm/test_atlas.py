@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.engines import known_engines, resolve_engine
-from eagle3lab.engines.atlas import entries, nearest_older, release_key, releases, sdists
+from eagle3lab.engines.atlas import sdists
 from eagle3lab.engines.atlas.changes import describe, differences
-from eagle3lab.engines.atlas.resolve import resolve_release
+from eagle3lab.engines.atlas.data import entries
+from eagle3lab.engines.atlas.resolve import known_engines, resolve_engine, resolve_release
 from eagle3lab.engines.atlas.sdists import newest_patches
 from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.extract.vllm.read import read_opened
+from eagle3lab.engines.release import Release, nearest_known, releases, version_of
 from eagle3lab.errors import InputError
 from tests.vllm.sources import SAMPLE, facts, tree
 
@@ -38,7 +39,7 @@ def test_one_release_of_every_minor_version() -> None:
         RELEASES[0] == "0.11.2" and RELEASES[-1] == "0.33.0" and len(RELEASES) == 23 and "0.32.0" in RELEASES
     )
     assert newest_patches(list(RELEASES)) == list(RELEASES)
-    keys = [release_key(name) for name in RELEASES]
+    keys = [version_of(name) for name in RELEASES]
     assert all(a < b for a, b in pairwise(keys))  # type: ignore[operator]
     for entry in entries("vllm"):
         assert entry.wheel.startswith(f"vllm-{entry.release}") and len(bytes.fromhex(entry.sha256)) == 32
@@ -155,11 +156,12 @@ def test_what_changed_between_two() -> None:
 
 
 def test_a_patch_release_has_the_nearest_older_ones_facts() -> None:
-    assert nearest_older("0.25.0", "vllm") == "0.24.0" and nearest_older("0.10.2", "vllm") is None
+    assert nearest_known(Release("vllm", "0.25.0")) == Release("vllm", "0.24.0")
+    assert nearest_known(Release("vllm", "0.10.2")) is None
     engine = resolve_engine("vllm==0.15.0")
     assert engine.spec == "vllm==0.14.1"
     assert "no facts about vllm==0.15.0" in engine.notes[0] and "nearest older release" in engine.notes[0]
-    for spec in ("vllm==0.10.2", "vllm==x"):
+    for spec in ("vllm==0.10.2", "vllm==0.0.0.dev3"):
         with pytest.raises(InputError, match=r"vllm==0\.11\.2 to vllm==0\.33\.0"):
             resolve_engine(spec)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from eagle3lab.cli import app
-from eagle3lab.engines import resolve_engine, simulate_load
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.facts.vllm import ModuleNames
-from eagle3lab.engines.loading import LoadPlan, simulate
+from eagle3lab.engines.loading import LoadPlan, simulate, simulate_load
 from eagle3lab.engines.loading.walk import walk
 from eagle3lab.errors import InputError
 from tests.engines.cases import BIASES, FC_NORMS, INPUT_NORM, QK_NORMS, SPECULATORS

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.engines import EngineFacts, resolve_engine
 from eagle3lab.engines.atlas.oracle_names import families, generated
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.atlas.vllm_oracle import EDGES
+from eagle3lab.engines.facts import EngineFacts
 from eagle3lab.engines.facts.vllm import ModuleNames
 from eagle3lab.engines.ground_truth import real
 from eagle3lab.engines.ground_truth.locate import find_installation

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.engines import resolve_engine
 from eagle3lab.engines.atlas import __main__ as make_atlas
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.extract import extract
 from eagle3lab.engines.extract import tree as tree_module
 from eagle3lab.engines.extract.vllm import VllmFacts

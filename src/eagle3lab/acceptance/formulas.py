@@ -10,14 +10,13 @@ included), `steps` draft steps, true rate = accepted drafts / proposed drafts = 
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from eagle3lab.errors import InputError
+from eagle3lab.engines.release import Release, nearest_known, releases, store
 
 NONE = "none"
 LEN_STEPS1 = "len/(steps+1)"
@@ -31,43 +30,6 @@ HALF_CENT = 0.005
 
 LARGEST_D = 64
 """Draft tokens tried when D is unknown: SGLang's largest default tree has 64."""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """An engine and its release number; `number` is empty when only the engine is known."""
-
-    engine: str
-    number: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.engine}=={self.number}" if self.number else self.engine
-
-
-@dataclass(frozen=True, slots=True)
-class LineRange:
-    """How SGLang releases from `first` up to, not including, `until` print decode lines ("" leaves an end open)."""
-
-    first: str
-    until: str
-    formula: str
-    prefix: tuple[str, ...]
-    tail: bool
-    graph: tuple[str, ...]
-    extra: tuple[str, ...]
-    source: str
-
-    def holds(self, number: str) -> bool:
-        """Whether release `number` lies in the range."""
-        key = release_key(number)
-        return (not self.first or release_key(self.first) <= key) and (
-            not self.until or key < release_key(self.until)
-        )
-
-    def __str__(self) -> str:
-        if not self.first:
-            return f"before {self.until}"
-        return f"{self.first} up to {self.until}" if self.until else f"from {self.first}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +65,6 @@ def _data() -> dict[str, object]:
 
 
 @cache
-def line_ranges() -> tuple[LineRange, ...]:
-    """SGLang's decode lines by release, oldest first."""
-    rows = _data()["sglang"]
-    assert isinstance(rows, list)
-    ends = [row["first"] for row in rows[1:]] + [""]
-    return tuple(
-        LineRange(
-            row.get("first", ""),
-            until,
-            row["formula"],
-            tuple(row["prefix"]),
-            row["tail"],
-            tuple(row["graph"]),
-            tuple(row["extra"]),
-            row["source"],
-        )
-        for row, until in zip(rows, ends, strict=True)
-    )
-
-
-@cache
 def formula_texts() -> dict[str, str]:
     """Formula name to its definition in words."""
     table = _data()["formula"]
@@ -131,59 +72,36 @@ def formula_texts() -> dict[str, str]:
     return {name: row["text"] for name, row in table.items()}
 
 
-@cache
-def _other_formulas() -> dict[str, str]:
-    rows = _data()["other"]
-    assert isinstance(rows, list)
-    return {row["engine"]: row["formula"] for row in rows}
-
-
-_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?(rc|a|b|dev)(\d+))?(?:\.post(\d+))?(?:\+.*)?")
-
-
-def release_key(number: str) -> tuple[tuple[int, ...], int, int]:
-    """A sort key for release numbers like `0.5.5.post3` or `0.5.11rc1`.
-
-    Raises:
-        InputError: `number` is not a release number.
-    """
-    match = _RELEASE.fullmatch(number.strip())
-    if match is None or len(number) > 64:
-        raise InputError(f"'{number}' is not a release number", advice="Give one like 0.5.9 or 0.5.5.post3")
-    parts = tuple(int(part) for part in match[1].split("."))
-    while len(parts) > 1 and parts[-1] == 0:
-        parts = parts[:-1]
-    return parts, -1 if match[2] else 0, int(match[4] or 0)
-
-
-def parse_engine(text: str) -> Release:
-    """`sglang==0.5.9`, `vllm`, `sglang-jax` … as a Release.
-
-    Raises:
-        InputError: the engine is unknown or the release is not a number.
-    """
-    name, _, number = text.strip().partition("==")
-    name, number = name.strip().lower(), number.strip()
-    known = {"sglang", *_other_formulas()} - {"sglang-request"}
-    if name not in known:
-        raise InputError(
-            f"unknown engine '{text}'", advice=f"Known: {', '.join(sorted(known))}, as in sglang==0.5.9"
-        )
-    if number:
-        release_key(number)
-    return Release(name, number)
-
-
 def formula_of(release: Release) -> str | None:
-    """The formula of a release's printed accept rate; None when the release does not decide it."""
-    if release.engine != "sglang":
-        return _other_formulas().get(release.engine)
-    if not release.number:
+    """The formula of a release's printed accept rate; None when the release does not decide it.
+
+    SGLang's is read from its sources (the atlas), that of another engine is written in `releases.toml`. A
+    release of SGLang that is older than the atlas prints none.
+    """
+    if not release.simulated:
+        rows = store()["other"]
+        return next((row.get("formula") for row in rows if row["engine"] == release.kind), None)
+    if release.kind == "vllm":  # its facts have the rate of one verify step, (len-1)/(D-1): the same number
+        return ACCEPTED
+    if release.version is None:
         return None
-    for row in line_ranges():
-        if row.holds(release.number):
-            return row.formula
-    return None
+    from eagle3lab.engines.atlas.data import release_facts
+
+    known = nearest_known(release)
+    facts = release_facts(known.number).acceptance if known is not None else None
+    return NONE if known is None else facts.rate_key if facts is not None else None
+
+
+def formula_ranges() -> tuple[tuple[str, str, str], ...]:
+    """SGLang's releases by formula, oldest first: the first release, the last, and the formula of all between them."""
+    ranges: list[tuple[str, str, str]] = []
+    for number in releases():
+        formula = formula_of(Release("sglang", number)) or NONE
+        if ranges and ranges[-1][2] == formula:
+            ranges[-1] = (ranges[-1][0], number, formula)
+        else:
+            ranges.append((number, number, formula))
+    return tuple(ranges)
 
 
 def printed_rate(formula: str, length: float, draft_tokens: int, steps: int | None = None) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from eagle3lab.acceptance import formulas
 from eagle3lab.acceptance.counts import PerPosition, Series, Weight, pooled
-from eagle3lab.acceptance.formulas import Reading, Release
+from eagle3lab.acceptance.formulas import Reading
 from eagle3lab.acceptance.logs.reader import LogReading, Server
 from eagle3lab.acceptance.signature import Evidence, Signature, limit, signature
 from eagle3lab.acceptance.statistics import (
@@ -25,6 +25,7 @@ from eagle3lab.acceptance.statistics import (
     estimate,
     trend,
 )
+from eagle3lab.engines.release import Release
 
 if TYPE_CHECKING:
     from eagle3lab.acceptance.agreement import Agreement
@@ -256,7 +257,7 @@ def _release(server: Server, given: Given, notes: list[str]) -> Release | None:
     stated = given.release
     if stated is None:
         return Release(family) if family else None
-    if family and stated.engine != family and not (stated.engine == "sglang" and family == "sglang-jax"):
+    if family and stated.kind != family and not (stated.kind == "sglang" and family == "sglang-jax"):
         notes.append(f"these are lines of {family}, not of {stated}; they are read as {family}'s")
         return Release(family)
     return Release(family) if family == "sglang-jax" else stated

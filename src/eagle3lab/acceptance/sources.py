@@ -23,7 +23,7 @@ from eagle3lab.acceptance.agreement import (
     open_figure,
     tail_figure,
 )
-from eagle3lab.acceptance.formulas import HALF_CENT, Release, release_key
+from eagle3lab.acceptance.formulas import HALF_CENT
 from eagle3lab.acceptance.logs import LogReading, Server, read_logs
 from eagle3lab.acceptance.logs.reader import EXAMPLES
 from eagle3lab.acceptance.metrics import (
@@ -46,6 +46,7 @@ from eagle3lab.acceptance.report import (
     last_measured,
     reading_notes,
 )
+from eagle3lab.engines.release import Release
 from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
 
 LAST_LINES = 3
 """Lines of a log among which the gauge's interval must be."""
-
-SECOND_WORKER = "0.5.11"
-"""The release whose default is the second speculative worker (SGLANG_ENABLE_SPEC_V2)."""
 
 
 def account_sources(sources: Sequence[str | PathLike[str]], given: Given) -> AcceptanceReport:
@@ -271,9 +269,9 @@ class _Found:
     def _leaves_out_cut_drafts(self) -> bool:
         """See `agreement`: the first speculative worker, the default until 0.5.10."""
         release = self.given.release
-        if release is None or not release.number:
+        if release is None or release.kind != "sglang" or release.version is None:
             return False
-        return release_key(release.number) < release_key(SECOND_WORKER)
+        return not release.holds("the second speculative worker is the default")
 
     def _info(self, counted: Figure | None, draft_tokens: int | None) -> Figure | None:
         if self.info is None or not self.info.accept_lengths:

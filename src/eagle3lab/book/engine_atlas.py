@@ -10,10 +10,11 @@ from eagle3lab.book.launch_table import launch_table
 from eagle3lab.book.release_runs import runs_of, span_of
 from eagle3lab.book.sphinx_plotly import figure_html
 from eagle3lab.book.tables import html_table
-from eagle3lab.engines.atlas import entries, release_facts, releases
 from eagle3lab.engines.atlas.changes import Change, changes_by_release, target_rule
+from eagle3lab.engines.atlas.data import entries, release_facts
 from eagle3lab.engines.atlas.oracle import parameter_names, simulated
 from eagle3lab.engines.extract import ReleaseFacts
+from eagle3lab.engines.release import releases
 
 # What trainers write, and one tensor that stands for the family.
 _FAMILIES = (
@@ -45,7 +46,7 @@ def engine_atlas_page() -> str:
         f"What {len(names)} releases of SGLang, {names[0]} to {names[-1]}, do with an EAGLE-3 drafter. Every entry was "
         "read from the release's own source, which was not run for it, and the loaders' rules were checked against the "
         "loaders themselves, name by name. `eagle3lab engines` prints the same, and "
-        "`eagle3lab engines sglang==0.5.9 sglang==0.5.12` what is different between two releases; a path in place of a "
+        "`eagle3lab engines sglang==A sglang==B` what is different between two releases; a path in place of a "
         "release reads a checkout or a fork.",
         "## Which tensor names a release loads",
         "One tensor stands for each family, a query projection for a layer's. *Dropped, nothing said*: the server "

@@ -34,7 +34,7 @@ def acceptance(
     ],
     engine: Annotated[
         Optional[str],  # noqa: UP045  (typer reads the annotation at run time)
-        typer.Option(help="The engine that wrote them, such as sglang==0.5.9."),
+        typer.Option(help="The engine that wrote them, such as sglang==X.Y.Z."),
     ] = None,
     draft_tokens: Annotated[
         Optional[int],  # noqa: UP045
@@ -79,12 +79,12 @@ def acceptance(
 ) -> None:
     """Read acceptance from logs, servers and runs: what is accepted, how sure that is, and what it looks like."""
     from eagle3lab.acceptance.expectation import read_accuracies
-    from eagle3lab.acceptance.formulas import parse_engine
     from eagle3lab.acceptance.report import Given
     from eagle3lab.acceptance.sources import account_sources
+    from eagle3lab.engines.release import parse_release
 
     given = Given(
-        release=parse_engine(engine) if engine else None,
+        release=parse_release(engine) if engine else None,
         draft_tokens=draft_tokens,
         steps=steps,
         accuracies=read_accuracies(expected) if expected else None,

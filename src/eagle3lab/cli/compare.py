@@ -14,7 +14,7 @@ def compare(
     after: Annotated[str, typer.Argument(metavar="RUN_B", help="The run to hold against it.")],
     engine: Annotated[
         Optional[str],  # noqa: UP045  (typer reads the annotation at run time)
-        typer.Option(help="The engine that wrote the logs, such as sglang==0.5.9."),
+        typer.Option(help="The engine that wrote the logs, such as sglang==X.Y.Z."),
     ] = None,
     draft_tokens: Annotated[
         Optional[int],  # noqa: UP045
@@ -25,10 +25,10 @@ def compare(
     """Say whether run B is better than run A, by how much, and how sure that is."""
     from eagle3lab.acceptance.comparison import as_json, compare_runs
     from eagle3lab.acceptance.comparison_text import comparison_text
-    from eagle3lab.acceptance.formulas import parse_engine
     from eagle3lab.acceptance.report import Given
+    from eagle3lab.engines.release import parse_release
 
-    given = Given(release=parse_engine(engine) if engine else None, draft_tokens=draft_tokens)
+    given = Given(release=parse_release(engine) if engine else None, draft_tokens=draft_tokens)
     found = compare_runs(before, after, given)
     if format is Format.json:
         print_json(as_json(found), allow_nan=False)

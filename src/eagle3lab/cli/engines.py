@@ -59,8 +59,8 @@ def engines(
 
 
 def _all_releases(format_: Format) -> None:
-    from eagle3lab.engines.atlas import entries
     from eagle3lab.engines.atlas.changes import changes_by_release
+    from eagle3lab.engines.atlas.data import entries
 
     changed = changes_by_release()
     if format_ is Format.json:

@@ -30,7 +30,8 @@ def load_plan(
 ) -> None:
     """What an engine release loads of a drafter, tensor by tensor, and what it leaves as it was initialised."""
     from eagle3lab.checkpoint import open_checkpoint
-    from eagle3lab.engines import resolve_engine, simulate_load
+    from eagle3lab.engines.atlas.resolve import resolve_engine
+    from eagle3lab.engines.loading import simulate_load
 
     facts = resolve_engine(engine)
     checkpoint = open_checkpoint(drafter)

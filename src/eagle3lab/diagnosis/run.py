@@ -133,7 +133,7 @@ def _questions(case: Investigation, verdict: Verdict, signature: str | None) -> 
         questions.append(
             "Which drafter is served? Give its folder: names, shapes and the token map decide most."
         )
-    if case.engine is None or not case.engine.release:
+    if case.engine is None or not case.engine.number:
         questions.append("Which engine release serves it? Give --engine sglang==X.Y.Z.")
     if case.target_path is None:
         questions.append(
@@ -152,7 +152,7 @@ def _questions(case: Investigation, verdict: Verdict, signature: str | None) -> 
 
 def _notes(case: Investigation) -> list[str]:
     notes = list(case.launch.notes) if case.launch else []
-    if case.release_note and case.engine is not None and case.engine.release:
+    if case.release_note and case.engine is not None and case.engine.number:
         notes.append(case.release_note)
     if case.release is not None and case.facts_note:
         notes.append(case.facts_note)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from eagle3lab.acceptance.formulas import NONE, formula_of, parse_engine, printed_rate
+from eagle3lab.acceptance.formulas import NONE, formula_of, printed_rate
+from eagle3lab.engines.release import parse_release
 from eagle3lab.figures.theme import NEUTRAL, PALETTE, figure
 
 
@@ -28,7 +29,7 @@ def rate_figure(draft_tokens: int, engines: Sequence[str]) -> go.Figure:
     for engine, (colour, dash) in zip(
         dict.fromkeys(engines), [(PALETTE["vermilion"], "solid"), (PALETTE["blue"], "dash")], strict=False
     ):
-        formula = formula_of(parse_engine(engine))
+        formula = formula_of(parse_release(engine))
         if formula in (None, NONE):
             continue
         made.add_scatter(

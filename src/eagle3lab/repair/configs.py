@@ -12,7 +12,7 @@ from eagle3lab.text import printable
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import TensorInfo
-    from eagle3lab.engines import EngineFacts
+    from eagle3lab.engines.facts import EngineFacts
     from eagle3lab.repair.working_copy import WorkingCopy
 
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|midlayer)(?:\.(\d+))?\.")

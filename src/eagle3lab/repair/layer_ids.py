@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from eagle3lab.checkpoint import DrafterConfig
-    from eagle3lab.engines import EngineFacts
     from eagle3lab.engines.extract.model import CaptureWiring
+    from eagle3lab.engines.facts import EngineFacts
     from eagle3lab.repair.working_copy import WorkingCopy
 
 NESTED = "eagle_config.eagle_aux_hidden_state_layer_ids"

@@ -10,7 +10,7 @@ from eagle3lab.checkpoint.config import ABSENT
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
-    from eagle3lab.engines import LoadPlan
+    from eagle3lab.engines.loading import LoadPlan
     from eagle3lab.repair.working_copy import WorkingCopy
 
 

@@ -13,8 +13,8 @@ from eagle3lab.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eagle3lab.engines import LoadPlan
     from eagle3lab.engines.facts import NameRules
+    from eagle3lab.engines.loading import LoadPlan
     from eagle3lab.repair.working_copy import WorkingCopy
 
 # How trainers and engines number a decoder layer: layers.0, midlayer, midlayer.0 (Megatron), with anything before.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eagle3lab.engines import known_engines, resolve_engine
+from eagle3lab.engines.atlas.resolve import resolve_engine
+from eagle3lab.engines.release import newest_release
 from eagle3lab.errors import InputError
 from eagle3lab.repair.bias import repair_bias
 from eagle3lab.repair.configs import (
@@ -33,7 +34,7 @@ from eagle3lab.repair.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
-    from eagle3lab.engines import EngineFacts
+    from eagle3lab.engines.facts import EngineFacts
 
 
 def repair_engine(spec: str) -> EngineFacts:
@@ -148,7 +149,7 @@ class _Steps:
 
 def _with_other_release(plan: RepairPlan, engine: EngineFacts, target: Checkpoint | None) -> RepairPlan:
     """The same, with the newest release named where it takes what this one does not."""
-    newest = resolve_engine(known_engines()[-1])
+    newest = resolve_engine(str(newest_release()))
     if newest.spec == engine.spec:
         return plan
     try:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from eagle3lab.engines.release import or_later
 from eagle3lab.repair.model import Refusal
 from eagle3lab.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eagle3lab.engines import EngineFacts, LoadPlan, TensorPlan
+    from eagle3lab.engines.facts import EngineFacts
+    from eagle3lab.engines.loading import LoadPlan, TensorPlan
     from eagle3lab.repair.working_copy import WorkingCopy
 
 # Tensors that carry nothing of the trained drafter: the target's own weights kept beside it, tables that are computed.
@@ -31,19 +33,19 @@ _FLAGS = {
     "norm_before_fc": (
         "layer.norm-before-fc",
         "feeds fc without the norm before it",
-        "Serve it with a release that has norm_before_fc (SGLang 0.5.17 or later).",
+        f"Serve it with a release that has norm_before_fc ({or_later('reads norm_before_fc')}).",
         "Train again with norm_before_fc false.",
     ),
     "fc_norm": (
         "layer.norm-before-fc",
         "feeds fc without the norm of each state before it",
-        "Serve it with a release that has fc_norm (SGLang 0.5.12 or later).",
+        f"Serve it with a release that has fc_norm ({or_later('reads fc_norm')}).",
         "Train again with fc_norm false.",
     ),
     "norm_output": (
         "layer.norm-output",
         "hands on the hidden state from before the final norm",
-        "Serve it with a release that has norm_output (SGLang 0.5.12 or later).",
+        f"Serve it with a release that has norm_output ({or_later('reads norm_output')}).",
         "Train again with norm_output false.",
     ),
 }
@@ -120,7 +122,7 @@ def _of_load(copy: WorkingCopy, plan: LoadPlan) -> Iterator[Refusal]:
             "head-kind.layer-count" if counted else "head-kind.config-value",
             f"{copy.engine.spec} cannot build {copy.engine.drafter.name}: {error.type}: {error.message}",
             (f"num_hidden_layers is {layers}, and the weights hold as many",) if counted else (),
-            ("Serve it with a release that takes several layers (SGLang 0.5.12 or later).",)
+            (f"Serve it with a release that takes several layers ({or_later('builds several layers')}).",)
             if counted
             else (),
         )
@@ -162,7 +164,8 @@ def _dropped(copy: WorkingCopy, dropped: list[TensorPlan]) -> Iterator[Refusal]:
     advice = {
         "layer.quantisation": "Repair the unquantised head and quantise it again.",
         "layer.bias": "Train again with attention_bias false.",
-        "layer.norm-before-fc": "Serve it with a release that has the norm before fc (SGLang 0.5.17 or later).",
+        "layer.norm-before-fc": "Serve it with a release that has the norm before fc "
+        f"({or_later('reads norm_before_fc')}).",
         "names.unsupported-tensor": "Train again with a plain Llama layer (no q_norm or k_norm, no extra tensors), "
         "or serve it with an engine that has these parameters.",
     }

@@ -11,27 +11,31 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from eagle3lab.checkpoint.dialects import speculators_config
-from eagle3lab.engines import known_engines, resolve_engine
+from eagle3lab.engines.atlas.resolve import is_path, resolve_engine
 from eagle3lab.engines.facts import Switch
+from eagle3lab.engines.release import INSTALLED, newest_release, parse_release, store
 from eagle3lab.repair.layer_ids import default_points, trained_points
 from eagle3lab.repair.model import Change, Refusal
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint, DrafterConfig
-    from eagle3lab.engines import EngineFacts
+    from eagle3lab.engines.facts import EngineFacts
     from eagle3lab.repair.layer_ids import TargetShape
     from eagle3lab.repair.working_copy import WorkingCopy
 
 # The releases whose reading of the format was tried: the library that defines it, and vLLM.
-RELEASES = {"speculators": "0.9.0", "vllm": "0.32.0"}
+RELEASES: dict[str, str] = store()["speculators_format"]
 
 
 def speculators_facts(spec: str) -> EngineFacts | None:
     """Facts for `speculators`, `vllm` or one of them with the release that was tried; None for any other spec."""
-    kind, _, release = (part.strip().lower() for part in spec.partition("=="))
-    if RELEASES.get(kind) is None or release not in ("", RELEASES[kind]):
+    if is_path(spec) or spec.strip() == INSTALLED:
         return None
-    newest = resolve_engine([known for known in known_engines() if known.startswith("sglang==")][-1])
+    asked = parse_release(spec)
+    kind = asked.kind
+    if RELEASES.get(kind) is None or asked.number not in ("", RELEASES[kind]):
+        return None
+    newest = resolve_engine(str(newest_release()))
     honoured = Switch("norm_before_residual", newest.drafter.source, (), (), ("norm_before_residual",))
     return replace(
         newest,

@@ -18,7 +18,8 @@ from eagle3lab.repair.model import ConfigEdit, RenameEdit, TensorValue, ValuesEd
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint, DrafterConfig
     from eagle3lab.checkpoint.writer import Part
-    from eagle3lab.engines import EngineFacts, LoadPlan
+    from eagle3lab.engines.facts import EngineFacts
+    from eagle3lab.engines.loading import LoadPlan
 
 # Tensors up to this size (a token map of a million entries) are kept in the journal, before and after.
 LARGEST_INLINE = 8 * 2**20

@@ -15,8 +15,7 @@ from eagle3lab.checkpoint.files import CONFIG_FILE, INDEX_FILE
 from eagle3lab.checkpoint.json_input import LARGEST_JSON_FILE, read_json_object
 from eagle3lab.checkpoint.tensors import DTYPE_BITS
 from eagle3lab.checkpoint.writer import TensorToWrite, stored_parts, write_parts, write_safetensors
-from eagle3lab.engines import simulate_load
-from eagle3lab.engines.loading import differences
+from eagle3lab.engines.loading import differences, simulate_load
 from eagle3lab.errors import Eagle3labError, InputError
 from eagle3lab.repair.folder import atomic_folder, carry, check_out, list_folder
 from eagle3lab.repair.journal import (
@@ -31,7 +30,7 @@ from eagle3lab.repair.model import IndexEdit, RepairPlan, load_summary
 from eagle3lab.repair.speculators import RELEASES
 
 if TYPE_CHECKING:
-    from eagle3lab.engines import LoadPlan
+    from eagle3lab.engines.loading import LoadPlan
     from eagle3lab.repair.working_copy import PlannedTensor
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")

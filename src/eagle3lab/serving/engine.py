@@ -6,8 +6,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle3lab.engines.atlas.resolve import installed_engine, resolve_engine
 from eagle3lab.engines.ground_truth.locate import find_installation
-from eagle3lab.engines.spec import INSTALLED, installed_engine, resolve_engine
+from eagle3lab.engines.release import INSTALLED
 from eagle3lab.errors import InputError
 
 
@@ -33,7 +34,7 @@ def find_engine(spec: str = INSTALLED) -> Engine:
         InputError: It is not on this machine, is no SGLang, or is a release without facts.
     """
     if spec.strip() == INSTALLED:
-        return Engine(installed_engine()[1])
+        return Engine(installed_engine().release.number)
     facts = resolve_engine(spec)
     if facts.kind != "sglang":
         raise InputError(f"{facts.spec} cannot be started from here", advice="Name an SGLang release.")

@@ -7,14 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.acceptance.counts import PerPosition
-from eagle3lab.acceptance.formulas import (
-    LEN_STEPS1,
-    NONE,
-    formula_of,
-    formula_texts,
-    parse_engine,
-    printed_rate,
-)
+from eagle3lab.acceptance.formulas import LEN_STEPS1, NONE, formula_of, formula_texts, printed_rate
+from eagle3lab.engines.release import parse_release
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import RunFolder
 from eagle3lab.text import printable
@@ -55,7 +49,7 @@ def printed(measurement: Measurement) -> tuple[str, float] | None:
     if measurement.release is None:
         return None
     try:
-        formula = formula_of(parse_engine(f"sglang=={measurement.release}"))
+        formula = formula_of(parse_release(f"sglang=={measurement.release}"))
     except InputError:  # a development build
         return None
     if formula is None or formula == NONE:

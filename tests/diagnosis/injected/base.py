@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from eagle3lab.acceptance.formulas import release_key
+from eagle3lab.engines.release import parse_release
 
 Case = dict[str, Any]
 Expected = tuple[str, ...] | None
@@ -29,7 +29,7 @@ def without_log(case: Case) -> Case:
 
 
 def before(case: Case, release: str) -> bool:
-    return release_key(case["engine"].partition("==")[2]) < release_key(release)
+    return parse_release(case["engine"]).within(until=release)
 
 
 def template(case: Case) -> dict[str, Any]:

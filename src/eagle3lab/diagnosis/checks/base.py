@@ -144,7 +144,7 @@ def _need_atlas(case: Investigation) -> str | None:
 
 
 def _need_release(case: Investigation) -> str | None:
-    return None if case.engine is not None and case.engine.release else "no engine release given"
+    return None if case.engine is not None and case.engine.number else "no engine release given"
 
 
 def _need_facts(case: Investigation) -> str | None:

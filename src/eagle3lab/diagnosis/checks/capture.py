@@ -10,6 +10,7 @@ from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.model import Evidence, Impact, Severity
 from eagle3lab.engines.capture import NESTED, CapturePlan, Verdict, can_capture, capture_plan, target_refusal
 from eagle3lab.engines.loading.plan import TensorPlan
+from eagle3lab.engines.release import or_later
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."
@@ -62,7 +63,7 @@ def _first_with(case: Investigation, verdict: Verdict) -> str | None:
     if target is None or config is None or engine is None:
         return None
     return first_release(
-        engine.release, lambda facts: capture_plan(target, config, facts).verdict == verdict, engine.kind
+        engine.number, lambda facts: capture_plan(target, config, facts).verdict == verdict, engine.kind
     )
 
 
@@ -107,7 +108,7 @@ def _without_hook(case: Investigation) -> str:
     name = case.target.architecture if case.target else None
     if name is None or case.engine is None or case.release is None or can_capture(case.release, name):
         return ""
-    later = first_release(case.engine.release, lambda facts: can_capture(facts, name))
+    later = first_release(case.engine.number, lambda facts: can_capture(facts, name))
     return f" For {name} that needs SGLang {later} or later." if later else ""
 
 
@@ -147,7 +148,7 @@ def disabled(case: Investigation) -> Iterator[Found]:
         ),
         "Set use_aux_hidden_state to true in eagle_config."
         if fused
-        else "Use SGLang 0.5.8 or later, which reads the flag.",
+        else f"Use {or_later('reads use_aux_hidden_state')}, which reads the flag.",
         confidence=0.97,
     )
 
@@ -179,7 +180,7 @@ def target_unsupported(case: Investigation) -> Iterator[Found]:
     if refusal is None:
         return
     name = classes[0]
-    later = first_release(case.engine.release, lambda facts: target_refusal(facts, classes) == (None, ""))
+    later = first_release(case.engine.number, lambda facts: target_refusal(facts, classes) == (None, ""))
     yield Found(
         f"{name} cannot capture hidden states in {case.engine}",
         (
@@ -324,7 +325,7 @@ def _fc_refused(case: Investigation, states: int) -> Iterator[Found]:
     yield Found(
         f"fc is {states} states wide, and {case.engine} builds it for another number",
         (seen(refused.reason, tensor=refused.name),),
-        "Name the layers that fc fuses in eagle_config, on SGLang 0.5.12 or later; earlier releases take three."
+        f"Name the layers that fc fuses in eagle_config, on {or_later('reads fc_norm')}; earlier releases take three."
         if case.load is not None
         else "Name the layers that fc fuses in config.json, where this release of vLLM reads them.",
         confidence=0.9,
@@ -362,7 +363,7 @@ def graph_defaults(case: Investigation) -> Iterator[Found]:
         return
     assert case.engine is not None
     own = first_release(
-        case.engine.release, lambda f: f.wiring is not None and f.wiring.graphs == "config ids"
+        case.engine.number, lambda f: f.wiring is not None and f.wiring.graphs == "config ids"
     )
     yield Found(
         "CUDA graphs of this release capture the default layers, not the configured ones",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.engines.release import or_later
 
 _EAGLE = ("EAGLE", "EAGLE3", "NEXTN")
 
@@ -187,7 +187,7 @@ def backend(case: Investigation) -> Iterator[Found]:
     pages = launch.number("page-size") or 1
     paged = attention in ("flashinfer", "fa3", "triton")
     rule = "refuses a tree with large pages"
-    if pages > 1 and attention is not None and not paged and case.engine and rules.holds(rule, case.engine):
+    if pages > 1 and attention is not None and not paged and case.engine and case.engine.holds(rule):
         yield Found(
             f"A tree with pages of {pages} tokens does not work with {attention}",
             (seen(f"--page-size is {pages}"), seen(f"--speculative-eagle-topk is {launch.topk}")),
@@ -217,13 +217,13 @@ def incompatible(case: Investigation) -> Iterator[Found]:
     if case.launch.algorithm not in _EAGLE:
         raise SkipCheck("no EAGLE algorithm is named")
     lora = case.launch.has("enable-lora") or case.launch.has("lora-paths")
-    if lora and rules.holds("refuses LoRA with EAGLE3", case.engine):
+    if lora and case.engine.holds("refuses LoRA with EAGLE3"):
         yield Found(
-            f"SGLang {case.engine.release} refuses LoRA together with {case.launch.algorithm}",
+            f"SGLang {case.engine.number} refuses LoRA together with {case.launch.algorithm}",
             (
                 seen("--enable-lora or --lora-paths is given"),
-                seen(rules.source("refuses LoRA with EAGLE3", case.engine)),
+                seen(case.engine.source("refuses LoRA with EAGLE3")),
             ),
-            "Serve without LoRA, or use SGLang 0.5.20 or later.",
+            f"Serve without LoRA, or use {or_later('allows LoRA with EAGLE3')}.",
             confidence=0.95,
         )

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from eagle3lab.checkpoint.config import look_up
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.evidence.vllm import eagle3_architectures, vllm_facts
 from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.engines.release import or_later
 
 _STOPS = "The server stops before it serves anything."
 _CONFIG = "config.json"
@@ -191,10 +191,10 @@ def config_value(case: Investigation) -> Iterator[Found]:
                 )
     yield from _map_without_a_place(case)
     rule = "fails on a null eagle_config"
-    if case.engine and look_up(case.config.raw, "eagle_config") is None and rules.holds(rule, case.engine):
+    if case.engine and look_up(case.config.raw, "eagle_config") is None and case.engine.holds(rule):
         yield Found(
             "eagle_config is null, on which this release stops",
-            (seen("eagle_config is null", _CONFIG), seen(rules.source(rule, case.engine))),
+            (seen("eagle_config is null", _CONFIG), seen(case.engine.source(rule))),
             "Leave eagle_config out, or write the layer ids into it.",
         )
 
@@ -242,7 +242,7 @@ def layer_count(case: Investigation) -> Iterator[Found]:
     if stated != held:
         fix = f"Set num_hidden_layers to {held}."
     else:
-        fix = "Use a release that builds several layers (SGLang 0.5.12 or later)."
+        fix = f"Use a release that builds several layers ({or_later('builds several layers')})."
     quiet = not one_only and stated > held and (case.facts or case.vllm_load) is not None
     yield Found(
         f"{stated} layers in config.json, {held} in the weights"

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from eagle3lab.checkpoint.config import ABSENT, look_up
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, listed, seen
 from eagle3lab.diagnosis.checks.names import is_bias, is_scale, is_state_norm
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.atlas import first_release
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.engines.release import or_later
 from eagle3lab.engines.target import derived_context
 
 _CONFIG = "config.json"
 _DIFFERS = "The layer computes something else than in training: fewer drafts are right."
+_OPTION = "has an option for the draft model's quantisation"
 
 
 @check(
@@ -81,11 +82,11 @@ def newer_than_vllm(case: Investigation) -> Iterator[Found]:
         ("q_proj.bias", "loads attention biases", "layer.bias"),
     ):
         name = case.tensor(ending)
-        if name is not None and not rules.holds(rule, case.engine):
-            first = rules.since(rule, case.engine)
+        if name is not None and not case.engine.holds(rule):
+            first = case.engine.since(rule)
             yield Found(
-                f"vLLM {case.engine.release} does not know {name}",
-                (seen(f"vLLM {rule} from {first} on ({rules.source(rule, case.engine)})", tensor=name),),
+                f"vLLM {case.engine.number} does not know {name}",
+                (seen(f"vLLM {rule} from {first} on ({case.engine.source(rule)})", tensor=name),),
                 f"Use vLLM {first} or later.",
                 fault=fault,
                 confidence=0.85,
@@ -134,7 +135,7 @@ def norm_before_fc(case: Investigation) -> Iterator[Found]:
 
 def _first_with(case: Investigation, switch: str) -> str | None:
     assert case.engine is not None
-    return first_release(case.engine.release, lambda facts: switch in facts.switches)
+    return first_release(case.engine.number, lambda facts: switch in facts.switches)
 
 
 @check(
@@ -160,8 +161,8 @@ def norm_output(case: Investigation) -> Iterator[Found]:
     if not case.config.norm_output:
         return
     place = case.config.sources["norm_output"]
-    if not rules.holds("reads norm_output", case.engine):
-        first = rules.since("reads norm_output", case.engine)
+    if not case.engine.holds("reads norm_output"):
+        first = case.engine.since("reads norm_output")
         yield Found(
             "norm_output is true, and this release does not read it",
             (seen(f"{place} is true", _CONFIG), seen(f"SGLang reads it from {first} on")),
@@ -200,7 +201,7 @@ def rope(case: Investigation) -> Iterator[Found]:
     Sources: SGLang 0.5.9 and 0.5.10 `models/llama_eagle3.py`, `models/llama.py`.
     """
     assert case.config is not None and case.engine is not None
-    if case.config.dialect == "speculators" or rules.holds("reads rope_parameters", case.engine):
+    if case.config.dialect == "speculators" or case.engine.holds("reads rope_parameters"):
         return
     config = case.config
     served = look_up(config.raw, "rope_theta")
@@ -215,11 +216,11 @@ def rope(case: Investigation) -> Iterator[Found]:
         (
             seen(f"rope_theta is {'absent' if served is ABSENT else served}, "
                  f"{config.sources['rope_theta']} is {config.rope_theta:g}", _CONFIG),
-            seen(rules.source("reads rope_parameters", case.engine)),
+            seen(case.engine.source("reads rope_parameters")),
         ),
         f'Write "rope_theta": {config.rope_theta:g}'
         + (" and rope_scaling" if lost_scaling else "")
-        + " at the top level of config.json, or use SGLang 0.5.10 or later.",
+        + f" at the top level of config.json, or use {or_later('reads rope_parameters')}.",
         confidence=0.95,
     )  # fmt: skip
 
@@ -330,7 +331,8 @@ def attention_window(case: Investigation) -> Iterator[Found]:
     yield Found(
         f"The drafter's config has an attention window of {window} tokens, which SGLang does not apply",
         (seen(f"sliding_window is {window}, and in use", _CONFIG),),
-        "Set --speculative-draft-window-size (0.5.12 or later), or train without a window.",
+        f"Set --speculative-draft-window-size ({or_later('has an option for the draft window')}), "
+        "or train without a window.",
         confidence=0.7,
     )
 
@@ -463,7 +465,7 @@ def quantisation(case: Investigation) -> Iterator[Found]:
         return
     if "quantization_config" in case.config.raw:
         return
-    option = rules.holds("has an option for the draft model's quantisation", case.engine)
+    option = case.engine.holds(_OPTION)
     yield Found(
         f"The drafter inherits --quantization {method}, and has no such config",
         (
@@ -471,7 +473,7 @@ def quantisation(case: Investigation) -> Iterator[Found]:
             seen("the drafter's config has no quantization_config", _CONFIG),
         ),
         "Give --speculative-draft-model-quantization unquant."
-        if option or not case.engine.release
-        else "Use SGLang 0.5.7 or later with --speculative-draft-model-quantization unquant.",
+        if option or not case.engine.number
+        else f"Use {or_later(_OPTION)} with --speculative-draft-model-quantization unquant.",
         confidence=0.9,
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, listed, seen
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.engines.release import store
 
 _CHANCE = (
     "Those parameters keep what they were initialised with; nothing the drafter says is better than chance."
@@ -66,7 +66,8 @@ def _rule(case: Investigation) -> dict[str, Any]:
         raise SkipCheck("the head's attention is not MLA")
     if case.load is not None:
         raise SkipCheck("the load is simulated, and looked at by the checks for every head")
-    return rules.mla()
+    table: dict[str, Any] = store()["mla"]
+    return table
 
 
 def _reaches(name: str, rule: dict[str, Any]) -> bool:

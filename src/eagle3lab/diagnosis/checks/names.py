@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3lab.diagnosis.checks.base import NEEDS, Found, SkipCheck, check, listed, seen
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.atlas import first_release, takes_name
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.evidence.load import Load
@@ -130,7 +129,7 @@ def _rename(case: Investigation, lost: tuple[str, ...], empty: tuple[str, ...]) 
         return f"Remove the prefix {wrapper} from the names."
     old_and_new = _prefixes(lost, empty)
     rename = f"Rename {old_and_new[0]}.* to {old_and_new[1]}.*" if old_and_new else "Rename the tensors"
-    later = first_release(case.engine.release, lambda facts: all(takes_name(facts, name) for name in lost))
+    later = first_release(case.engine.number, lambda facts: all(takes_name(facts, name) for name in lost))
     return (
         f"{rename}, or use SGLang {later} or later."
         if later
@@ -192,7 +191,7 @@ def rejected(case: Investigation) -> Iterator[Found]:
 def _rejected_by_rule(case: Investigation, fix: str) -> Iterator[Found]:
     """The same for releases whose loader is not described: those that look up every projection unasked."""
     rule = "stops at unknown projection names"
-    if case.engine is None or not rules.holds(rule, case.engine):
+    if case.engine is None or not case.engine.holds(rule):
         raise SkipCheck(NEEDS["load"](case) or "the load cannot be simulated")
     projections = [name for name in case.names if name.endswith(("q_proj.weight", "gate_proj.weight"))]
     unknown = [name for name in projections if not name.startswith("midlayer.")]
@@ -200,7 +199,7 @@ def _rejected_by_rule(case: Investigation, fix: str) -> Iterator[Found]:
         yield Found(
             f"{case.engine} stops at the name {unknown[0]}",
             (seen("this release knows the layer as midlayer.* only", tensor=unknown[0]),
-             seen(rules.source(rule, case.engine))),
+             seen(case.engine.source(rule))),
             fix,
             confidence=0.95,
         )  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from eagle3lab.diagnosis.checks.base import Found, SkipCheck, listed, seen
 from eagle3lab.diagnosis.checks.names import OTHER_LAYERS, at_its_name, is_bias, is_scale, is_state_norm, sure
-from eagle3lab.diagnosis.evidence import rules
 from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.diagnosis.evidence.load import Load
+from eagle3lab.engines.release import store
 
 _NAMES_OF_VLLM = (
     "Rename the tensors: layers.0.* or midlayer.* for the layer, fc, norm and lm_head at the top level."
@@ -63,12 +63,12 @@ def _newer_than_release(case: Investigation, name: str) -> bool:
         rule = "reads norm_before_fc" if "input_norm" in name else "reads fc_norm"
     elif is_bias(name) and case.tensor("q_proj.bias") is not None:
         rule = "loads attention biases"
-    return bool(rule and case.engine.release) and not rules.holds(rule, case.engine)
+    return bool(rule and case.engine.number) and not case.engine.holds(rule)
 
 
 def _unknown(case: Investigation) -> Iterator[Found]:
     """The same for loads that cannot be simulated: names like none that vLLM's drafters have."""
-    known = re.compile(rules.vllm_drafter()["names"])
+    known = re.compile(store()["vllm_drafter"]["names"])
     unknown = tuple(name for name in case.names if not known.match(name))
     if case.is_eagle3 and unknown:
         yield Found(

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 def first_release(after: str, holds: Callable[[ReleaseFacts], bool], kind: str = "sglang") -> str | None:
     """The first release after `after` for which `holds`; None where none is, or `after` is no release number."""
-    from eagle3lab.engines.atlas.data import release_facts, releases
-    from eagle3lab.engines.atlas.order import release_key
+    from eagle3lab.engines.atlas.data import release_facts
+    from eagle3lab.engines.release import releases, version_of
 
-    here = release_key(after)
+    here = version_of(after)
     if here is None:
         return None
-    later = (one for one in releases(kind) if (release_key(one) or here) > here)
+    later = (one for one in releases(kind) if (version_of(one) or here) > here)
     return next((one for one in later if holds(release_facts(one, kind))), None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.diagnosis.evidence.launch import Launch, read_launch
-from eagle3lab.diagnosis.evidence.rules import Engine
+from eagle3lab.engines.release import INSTALLED, Release, nearest_known, parse_release
 from eagle3lab.engines.target import TargetConfig, read_target
 from eagle3lab.errors import InputError
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from eagle3lab.diagnosis.evidence.load import Load
     from eagle3lab.diagnosis.evidence.log import Log
     from eagle3lab.diagnosis.model import Finding
-    from eagle3lab.engines import EngineFacts
     from eagle3lab.engines.capture import CapturePlan
     from eagle3lab.engines.extract.model import ReleaseFacts
+    from eagle3lab.engines.facts import EngineFacts
     from eagle3lab.vocabulary import TokenMap
     from eagle3lab.vocabulary.readings import Ids
     from eagle3lab.vocabulary.tokens import TargetTokenizer
@@ -213,38 +213,29 @@ class Investigation:
     # ---- engine ---------------------------------------------------------------------------------------------
 
     @cached_property
-    def _resolved(self) -> tuple[Engine | None, ReleaseFacts | None, str]:
+    def _resolved(self) -> tuple[Release | None, ReleaseFacts | None, str]:
         if self._spec is None:
             kind = self.launch.engine if self.launch else None
-            return (Engine(kind) if kind else None), None, "no engine release given"
-        from eagle3lab.acceptance.formulas import release_key
-        from eagle3lab.engines.atlas.data import release_facts, releases
+            return (Release(kind) if kind else None), None, "no engine release given"
+        from eagle3lab.engines.atlas.resolve import is_path, resolve_release
 
-        kind, equals, release = (part.strip() for part in self._spec.partition("=="))
-        kind = kind.lower()
-        if kind in ("sglang", "vllm") and not release:
-            return Engine(kind), None, "no engine release given"
-        if equals and kind == "vllm":
-            release_key(release)
-            return Engine(kind, release), None, _VLLM
-        if equals and kind == "sglang" and release in releases():
-            return Engine(kind, release), release_facts(release), ""
-        from eagle3lab.engines.atlas.resolve import resolve_release
-
-        try:
-            found = resolve_release(self._spec)
-        except InputError as error:
-            if not equals or kind != "sglang":
-                raise
-            release_key(release)
-            return Engine(kind, release), None, error.problem
-        if found.facts.kind == "vllm":
-            return Engine("vllm", found.facts.release or ""), None, _VLLM
-        engine = Engine("sglang", release if equals else found.facts.release or "")
-        return engine, found.facts, "; ".join(found.notes)
+        if self._spec.strip() != INSTALLED and not is_path(self._spec):
+            named = parse_release(self._spec)
+            if not named.simulated:
+                return named, None, f"{named.kind} is not simulated"
+            if not named.number:
+                return named, None, "no engine release given"
+            if named.kind == "vllm":
+                return named, None, _VLLM
+            if nearest_known(named) is None:
+                return named, None, f"no facts about {named}"
+        found = resolve_release(self._spec)
+        if found.release.kind == "vllm":
+            return found.release, None, _VLLM
+        return found.release, found.facts, "; ".join(found.notes)
 
     @property
-    def engine(self) -> Engine | None:
+    def engine(self) -> Release | None:
         """The engine, as given or as the command names it; None when not known."""
         return self._resolved[0]
 

@@ -11,8 +11,8 @@ from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import DrafterConfig, TensorInfo
-    from eagle3lab.engines import EngineFacts, LoadPlan, ParameterPlan, TensorPlan
-    from eagle3lab.engines.facts import ConstructionRule
+    from eagle3lab.engines.facts import ConstructionRule, EngineFacts
+    from eagle3lab.engines.loading import LoadPlan, ParameterPlan, TensorPlan
 
 _STOPS = 4
 _EMPTY = frozenset({"left as initialised", "partly loaded"})

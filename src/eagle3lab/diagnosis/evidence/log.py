@@ -112,14 +112,14 @@ def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int
     Raises:
         InputError: The file cannot be opened.
     """
-    from eagle3lab.acceptance.formulas import parse_engine
     from eagle3lab.acceptance.logs import read_logs
     from eagle3lab.acceptance.report import Given, account
+    from eagle3lab.engines.release import parse_release
     from eagle3lab.errors import InputError
 
     reading = read_logs([path], draft_tokens)
     try:
-        release = parse_engine(engine) if engine else None
+        release = parse_release(engine) if engine else None
     except InputError:
         release = None
     accounts = account(reading, Given(release, draft_tokens, steps))

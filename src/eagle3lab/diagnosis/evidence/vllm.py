@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eagle3lab.diagnosis.evidence.rules import Engine
+from eagle3lab.engines.release import Release
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import DrafterConfig, TensorInfo
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from eagle3lab.engines.facts.names import Special
 
 
-def vllm_facts(engine: Engine) -> VllmFacts | None:
+def vllm_facts(engine: Release) -> VllmFacts | None:
     """The facts of a vLLM release, or of the nearest older one; of the newest where no release is named.
 
     None for a release that is older than all that were read.
     """
-    from eagle3lab.engines.atlas.data import nearest_older, release_facts, releases
+    from eagle3lab.engines.atlas.data import release_facts
     from eagle3lab.engines.extract.vllm import VllmFacts
+    from eagle3lab.engines.release import nearest_known, newest_release
 
-    release = nearest_older(engine.release, engine.kind) if engine.release else releases(engine.kind)[-1]
-    facts = release_facts(release, engine.kind) if release else None
+    known = nearest_known(engine) if engine.number else newest_release(engine.kind)
+    facts = release_facts(known.number, known.kind) if known else None
     assert facts is None or isinstance(facts, VllmFacts)
     return facts
 
@@ -44,7 +45,7 @@ def skipped(facts: VllmFacts, name: str) -> Special | None:
 
 
 def load_by_vllm(
-    config: DrafterConfig, tensors: tuple[TensorInfo, ...], engine: Engine, tp: int, layers: int
+    config: DrafterConfig, tensors: tuple[TensorInfo, ...], engine: Release, tp: int, layers: int
 ) -> tuple[Load | None, str]:
     """The load by the release, or by the one whose facts stand in for it; else None and the reason.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 from functools import cache
 from pathlib import Path
 
 from eagle3lab.engines.arguments.rules import ArgumentRules
 from eagle3lab.engines.atlas.codec import decode, encode
-from eagle3lab.engines.spec import INSTALLED
+from eagle3lab.engines.release import INSTALLED, nearest_known, parse_release
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
 
@@ -58,35 +57,24 @@ def argument_rules(spec: str) -> ArgumentRules:
     Raises:
         InputError: It names no SGLang, or there is nothing there.
     """
-    text = spec.strip()
-    if text == INSTALLED:
-        return _installed()
-    kind, equals, release = (part.strip() for part in text.partition("=="))
-    if equals and kind.lower() == _KIND:
-        from eagle3lab.engines.atlas.data import nearest_older
+    from eagle3lab.engines.atlas.resolve import installed_engine, is_path
 
-        known = release if release in releases() else nearest_older(release)
-        if known is not None:
-            return release_rules(known)
-    elif text and not equals and (os.sep in text or os.path.lexists(text)):
-        return extract_rules(Path(text))
-    raise InputError(
-        f"no rules about the launch arguments of '{printable(spec)}'",
-        advice=f"Write {INSTALLED}, sglang==X.Y.Z (from {releases()[0]} on), or the path of a source tree.",
-    )
-
-
-def _installed() -> ArgumentRules:
-    from importlib import metadata
-
-    try:
-        package = metadata.distribution(_KIND)
-    except metadata.PackageNotFoundError:
+    if spec.strip() == INSTALLED:
+        engine = installed_engine()
+        if engine.root is not None:
+            return extract_rules(engine.root / "srt")
+        asked = engine.release
+    elif is_path(spec):
+        return extract_rules(Path(spec.strip()))
+    else:
+        asked = parse_release(spec)
+    known = nearest_known(asked) if asked.kind == _KIND else None
+    if known is None:
         raise InputError(
-            "no engine is installed in this environment",
-            advice=f"Name a release instead, {_KIND}=={releases()[-1]}; or the path of a source tree.",
-        ) from None
-    return extract_rules(Path(str(package.locate_file(_KIND))) / "srt")
+            f"no rules about the launch arguments of '{printable(str(asked))}'",
+            advice=f"Write {INSTALLED}, sglang==X.Y.Z (from {releases()[0]} on), or the path of a source tree.",
+        )
+    return release_rules(known.number)
 
 
 def extract_rules(path: Path) -> ArgumentRules:

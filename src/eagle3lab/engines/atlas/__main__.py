@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3lab.engines.atlas import sdists, wheels
-from eagle3lab.engines.atlas.data import KINDS, Entry, file_of, pack
+from eagle3lab.engines.atlas.data import Entry, file_of, pack
 from eagle3lab.engines.extract import ReleaseFacts, extract
+from eagle3lab.engines.release import SIMULATED
 from eagle3lab.errors import Eagle3labError
 
 
@@ -48,10 +49,10 @@ def main() -> int:
     parser.add_argument("--offline", action="store_true", help="only the archives that are already there")
     parser.add_argument("--output", type=Path, help="folder to write to; the package's own by default")
     options = parser.parse_args()
-    unknown = [kind for kind in options.kinds if kind not in KINDS]
+    unknown = [kind for kind in options.kinds if kind not in SIMULATED]
     if unknown:
-        parser.error(f"there is no engine {unknown[0]}: {', '.join(KINDS)}")
-    for kind in options.kinds or KINDS:
+        parser.error(f"there is no engine {unknown[0]}: {', '.join(SIMULATED)}")
+    for kind in options.kinds or SIMULATED:
         output = options.output / file_of(kind).name if options.output else file_of(kind)
         status = _remake(kind, options.wheels, options.offline, output)
         if status:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from eagle3lab.engines.atlas.data import release_facts, releases
+from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.extract.model import ReleaseFacts, Target
 from eagle3lab.engines.facts import FromTarget, NameRules, Parameter, Size, Switch
+from eagle3lab.engines.release import releases
 
 # Topic to item to what is said of it.
 Description = Mapping[str, Mapping[str, str]]

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from eagle3lab.engines.atlas import release_facts, releases, sdists, wheels
+from eagle3lab.engines.atlas import sdists, wheels
+from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.atlas.oracle import disagreements
 from eagle3lab.engines.atlas.oracle_names import families, generated, layers_of, offers
 from eagle3lab.engines.atlas.vllm_oracle import EDGES
@@ -17,6 +18,7 @@ from eagle3lab.engines.extract.syntax import Syntax
 from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.extract.vllm.tree import open_vllm
 from eagle3lab.engines.facts import NameRules, Parameter
+from eagle3lab.engines.release import releases
 from eagle3lab.errors import Eagle3labError
 
 

@@ -13,10 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from eagle3lab.engines.atlas.codec import decode, encode, encode_named
-from eagle3lab.engines.atlas.order import release_key
 from eagle3lab.engines.extract.model import ReleaseFacts
 
-KINDS = ("sglang", "vllm")
 _SCHEMA = 1
 
 
@@ -54,11 +52,6 @@ def entries(kind: str = "sglang") -> tuple[Entry, ...]:
     return tuple(Entry(*entry) for entry in head["releases"])
 
 
-def releases(kind: str = "sglang") -> tuple[str, ...]:
-    """The numbers of all releases of a kind, oldest first."""
-    return tuple(entry.release for entry in entries(kind))
-
-
 @cache
 def release_facts(release: str, kind: str = "sglang") -> ReleaseFacts:
     """The facts of one release.
@@ -67,7 +60,7 @@ def release_facts(release: str, kind: str = "sglang") -> ReleaseFacts:
         KeyError: It is not in the atlas.
     """
     try:
-        number = releases(kind).index(release)
+        number = [entry.release for entry in entries(kind)].index(release)
     except ValueError:
         raise KeyError(release) from None
     return decode(_type_of(kind), json.loads(_lines(kind)[number + 1]))
@@ -79,15 +72,6 @@ def _type_of(kind: str) -> type[ReleaseFacts]:
 
         return VllmFacts
     return ReleaseFacts
-
-
-def nearest_older(release: str, kind: str = "sglang") -> str | None:
-    """The newest release in the atlas that is not newer than `release`; None if there is none, or it is no number."""
-    wanted = release_key(release)
-    if wanted is None:
-        return None
-    older = [known for known in releases(kind) if (release_key(known) or wanted) <= wanted]
-    return older[-1] if older else None
 
 
 def pack(found: list[tuple[Entry, ReleaseFacts]]) -> bytes:

@@ -14,10 +14,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from eagle3lab.engines.atlas.order import release_key
 from eagle3lab.engines.atlas.wheels import FetchError
+from eagle3lab.engines.release import store, version_of
 
-OLDEST = "0.11"
 _PACKAGE = "vllm"
 _WORKER = Path(__file__).with_name("sdists_worker.py")
 
@@ -33,7 +32,7 @@ def cached(folder: Path) -> dict[str, Path]:
 
 
 def listed() -> list[str]:
-    """The newest release of each minor version from `OLDEST` on, oldest first.
+    """The newest release of each minor version from the oldest of the atlas on, oldest first.
 
     Raises:
         FetchError: pip cannot tell.
@@ -43,11 +42,11 @@ def listed() -> list[str]:
 
 def newest_patches(releases: list[str]) -> list[str]:
     """Of each minor version the newest release, oldest first; candidates and development versions left out."""
-    oldest = release_key(OLDEST)
+    oldest = version_of(store()["oldest"][_PACKAGE])
     assert oldest is not None
-    keys = {release: release_key(release) for release in releases if "dev" not in release}
-    final = [(key, release) for release, key in keys.items() if key and key >= oldest and key[1][0] == 1]
-    return list({(*key[0], 0)[:2]: release for key, release in sorted(final)}.values())
+    versions = [(version, release) for release in releases if (version := version_of(release))]
+    final = sorted(one for one in versions if one[0] >= oldest and not one[0].is_prerelease)
+    return list({(version.major, version.minor): release for version, release in final}.values())
 
 
 def fetch(releases: list[str], folder: Path) -> Iterator[tuple[str, Path | None]]:

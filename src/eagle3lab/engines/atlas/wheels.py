@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from eagle3lab.engines.atlas.order import release_key
+from eagle3lab.engines.release import Release, store, version_of
 from eagle3lab.errors import Eagle3labError
 
-OLDEST = "0.4.6"
 _PACKAGE = "sglang"
 
 
@@ -26,7 +25,7 @@ def cached(folder: Path) -> dict[str, Path]:
 
 
 def listed() -> list[str]:
-    """The releases on the package index from `OLDEST` on, oldest first.
+    """The releases on the package index from the oldest of the atlas on, oldest first.
 
     Raises:
         FetchError: pip cannot tell.
@@ -35,10 +34,9 @@ def listed() -> list[str]:
     line = re.search(r"Available versions: (.*)", answer.stdout)
     if line is None:
         raise FetchError(f"pip lists no releases of {_PACKAGE}: {answer.stderr.strip()[-300:]}")
-    oldest = release_key(OLDEST)
-    assert oldest is not None
+    oldest = store()["oldest"][_PACKAGE]
     names = [name.strip() for name in line[1].split(",")]
-    return sorted((name for name in names if (release_key(name) or oldest[:0]) >= oldest), key=_sort_key)
+    return sorted((name for name in names if Release(_PACKAGE, name).within(oldest)), key=_sort_key)
 
 
 def fetch(releases: list[str], folder: Path) -> Iterator[tuple[str, Path | None]]:
@@ -59,5 +57,5 @@ def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _sort_key(release: str) -> tuple[bool, object]:
-    key = release_key(release)
-    return key is not None, key or ()
+    version = version_of(release)
+    return version is not None, version or ()

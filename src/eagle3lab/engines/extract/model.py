@@ -238,9 +238,8 @@ class ReleaseFacts:
     """
 
     kind: ClassVar[str] = "sglang"
-    # What messages call the engine, and a release of it to name instead.
+    # What messages call the engine.
     engine: ClassVar[str] = "SGLang"
-    example: ClassVar[str] = "0.5.9"
 
     release: str | None
     drafter: DrafterClass | None
@@ -323,5 +322,5 @@ class ReleaseFacts:
     def _not_shown(self, why: str) -> InputError:
         return InputError(
             f"the source does not show what this {self.engine} does with a drafter: {why}",
-            advice=f"Name the release it was made from instead, for example {self.kind}=={self.example}.",
+            advice=f"Name the release it was made from instead, {self.kind}==X.Y.Z.",
         )

@@ -25,7 +25,7 @@ def ask_release(release: str, worker: Path, request: Mapping[str, Any]) -> dict[
         InputError: The release is not on this machine.
         EngineProcessError: The process failed or took longer than `LIMIT_SECONDS`.
     """
-    from eagle3lab.engines.atlas import release_facts
+    from eagle3lab.engines.atlas.data import release_facts
 
     try:
         engine = release_facts(release).engine_facts()

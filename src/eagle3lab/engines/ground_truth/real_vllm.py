@@ -43,7 +43,7 @@ def real_vllm(
         raise InputError(
             "vLLM's own loader is run for a release, not for a source tree",
             path=engine.root,
-            advice="Name the release it was made from, for example vllm==0.32.0.",
+            advice="Name the release it was made from, vllm==X.Y.Z.",
         )
     if tp_size != 1:
         raise InputError("vLLM's own loader is run on one rank only", advice="Leave out --tp.")

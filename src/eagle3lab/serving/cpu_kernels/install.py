@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eagle3lab.errors import InputError
+from eagle3lab.engines.release import cpu_profile
 from eagle3lab.serving.overlay import Overlay
 
 _HERE = "eagle3lab.serving.cpu_kernels"
@@ -21,7 +21,6 @@ _INTERPRETED = Overlay(
     modules={"sgl_kernel": "", "sgl_kernel.kvcacheio": _NAMES_ONLY},
     startup=(f"{_HERE}.activate:startup_interpreted",),
 )
-_BY_RELEASE = {"0.5.8": _INTERPRETED, "0.5.9": _INTERPRETED, "0.5.23": _WITH_STAND_IN}
 
 
 def cpu_overlay(release: str) -> Overlay:
@@ -30,8 +29,4 @@ def cpu_overlay(release: str) -> Overlay:
     Raises:
         InputError: A release whose CPU path was not tried.
     """
-    if release not in _BY_RELEASE:
-        raise InputError(
-            f"there are no CPU kernels for SGLang {release}", advice=f"Use {', '.join(_BY_RELEASE)}, or a GPU"
-        )
-    return _BY_RELEASE[release]
+    return _WITH_STAND_IN if cpu_profile(release).kernels == "stand-in" else _INTERPRETED

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from eagle3lab.errors import InputError
+from eagle3lab.engines.release import cpu_profile
 from eagle3lab.serving.launch.plan import LaunchPlan
 
 _SPECULATION: dict[str, Any] = {"algorithm": "EAGLE3", "steps": 3, "topk": 1, "draft_tokens": 4}
 _NONE: dict[str, Any] = {"algorithm": None, "steps": None, "topk": None, "draft_tokens": None}
-
-# What each release needs to serve EAGLE-3 on a CPU; tried with these releases on x86-64 without AMX.
-# 0.5.23: `--attention-backend intel_amx` would be rewritten to torch_native, which refuses EAGLE; one for each
-# phase is not. 0.5.8 and 0.5.9: their Triton backend under Triton's own interpreter.
-_CPU_BACKENDS = {
-    "0.5.8": {"attention": "triton"},
-    "0.5.9": {"attention": "triton"},
-    "0.5.23": {"prefill-attention": "intel_amx", "decode-attention": "intel_amx"},
-}
-_CPU_VARIABLES = {"0.5.8": {"TRITON_INTERPRET": "1"}, "0.5.9": {"TRITON_INTERPRET": "1"}, "0.5.23": {}}
 
 
 def _with_drafter(drafter: str | None, fields: dict[str, Any]) -> dict[str, Any]:
@@ -41,11 +31,7 @@ def cpu(
     Raises:
         InputError: A release whose CPU path was not tried.
     """
-    if release not in _CPU_BACKENDS:
-        raise InputError(
-            f"the CPU profile is not known to work with SGLang {release}",
-            advice=f"Use {', '.join(_CPU_BACKENDS)}, or a GPU",
-        )
+    profile = cpu_profile(release)
     chosen = _with_drafter(drafter, fields)
     tp = int(chosen.get("tp", 1))
     environment = {
@@ -53,7 +39,7 @@ def cpu(
         "TORCHDYNAMO_DISABLE": "1",
         # Tensors are tiny: more threads spend their time waiting for each other.
         "OMP_NUM_THREADS": "1",
-        **_CPU_VARIABLES[release],
+        **profile.environment,
     }
     if tp > 1:  # 0.5.23 asserts that each rank was given its cores
         environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(tp))
@@ -68,7 +54,7 @@ def cpu(
         # /health generates a token itself, and the log's accept lengths are then of real requests alone.
         "--skip-server-warmup",
     ]
-    chosen["backends"] = _CPU_BACKENDS[release] | {"grammar": "none"} | chosen.get("backends", {})
+    chosen["backends"] = profile.backends | {"grammar": "none"} | chosen.get("backends", {})
     chosen["environment"] = environment | chosen.get("environment", {})
     chosen["extra"] = [*extra, *chosen.get("extra", ())]
     return LaunchPlan(model, device="cpu", **chosen)

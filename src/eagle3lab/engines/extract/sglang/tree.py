@@ -13,6 +13,8 @@ from eagle3lab.errors import InputError
 # Relative to what the user points at: the folder itself, an unpacked wheel or site-packages, a git checkout.
 _PLACES = ("", "srt", "sglang/srt", "python/sglang/srt")
 _MARKS = ("server_args.py", "models/registry.py", "managers/scheduler.py")
+# What a checkout without tags calls itself, followed by .dev0 or .dev1 and a commit.
+_NO_RELEASE = "0.0.0"
 _ADVICE = "Point at an SGLang checkout, an installed sglang folder, site-packages, or an sglang wheel."
 
 
@@ -28,7 +30,7 @@ class _Release(SourceTree):
             text = self.text(file) or ""
             for number, line in enumerate(text.splitlines(), 1):
                 match = found.match(line)
-                if match and match[1] not in ("0.0.0", "0.0.0.dev0"):
+                if match and not match[1].startswith(_NO_RELEASE):
                     return match[1], file, number
         return None
 

@@ -30,7 +30,6 @@ class VllmFacts(ReleaseFacts):
 
     kind: ClassVar[str] = "vllm"
     engine: ClassVar[str] = "vLLM"
-    example: ClassVar[str] = "0.32.0"
 
     names: ModuleNames | None
     others: tuple[VllmRules, ...] = ()

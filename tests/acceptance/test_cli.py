@@ -112,7 +112,7 @@ def test_names_from_a_log_cannot_drive_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["absent.log"], "no such file"), (["x.log", "--engine", "tensorrt"], "unknown engine"),
+    [(["absent.log"], "no such file"), (["x.log", "--engine", "tensorrt"], "names no engine"),
      (["x.log", "--expected", "absent.json"], "cannot read accuracies")],
 )  # fmt: skip
 def test_errors(arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

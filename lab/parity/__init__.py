@@ -4,9 +4,7 @@ Each stage is compared twice: with all that was computed before it on its side (
 have come apart, and from the trainer's inputs ("own"), which shows every place at which they do.
 """
 
-from __future__ import annotations
-
-from lab.parity.model import TOLERANCE, Cause, Difference, ParityReport, Replayed, Stage
-from lab.parity.run import compare_forwards
+from lab.parity.compare import compare_forwards
+from lab.parity.report import TOLERANCE, Cause, Difference, ParityReport, Replayed, Stage
 
 __all__ = ["TOLERANCE", "Cause", "Difference", "ParityReport", "Replayed", "Stage", "compare_forwards"]

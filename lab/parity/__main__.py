@@ -10,8 +10,8 @@ import typer
 
 from eagle3lab.cli.output import Format, print_json
 from eagle3lab.errors import Eagle3labError
-from lab.parity.render import as_json, print_text
-from lab.parity.run import compare_forwards
+from lab.parity.compare import compare_forwards
+from lab.parity.report import as_json, print_text
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

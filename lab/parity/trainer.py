@@ -21,9 +21,6 @@ from eagle3lab.checkpoint.dialects import speculators_config
 from eagle3lab.errors import InputError
 from lab.reference import Target
 
-Values = dict[str, Tensor]
-"""What a step computes, by the name of the stage, each `[T, …]`."""
-
 # Names in a checkpoint that a forward pass has no use for.
 _IDLE = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight", "rotary_emb.inv_freq")
 
@@ -40,7 +37,7 @@ class TrainerHead:
     model: Any
     token_ids: Tensor | None
 
-    def trace(self, tokens: Tensor, states: Tensor, steps: int) -> list[Values]:
+    def trace(self, tokens: Tensor, states: Tensor, steps: int) -> list[dict[str, Tensor]]:
         """Everything that each of `steps` draft steps computes, the recorded tokens being fed to each.
 
         Args:
@@ -48,7 +45,7 @@ class TrainerHead:
             states: `[T, k × Ht]` float32 of the target.
             steps: Draft steps. One more is run, to see what it is given.
         """
-        seen: list[Values] = []
+        seen: list[dict[str, Tensor]] = []
         # Where there is a GPU, speculators compiles its forward, past the hooks.
         eager = torch.compiler.set_stance("force_eager")
         with _watched(self.model, seen), torch.inference_mode(), eager:
@@ -63,10 +60,7 @@ class TrainerHead:
         for now in seen:
             drafts = now["logits"].argmax(-1)
             now["drafted tokens"] = drafts if self.token_ids is None else self.token_ids[drafts]
-        first = seen[0]["positions"][:1]
-        for now in seen:
-            now["positions"] = now["positions"] - first
-        seen[0] |= {"target states": states, "first position": first}
+        seen[0]["target states"] = states
         return seen[:steps]
 
 
@@ -152,9 +146,9 @@ def _build(checkpoint: Checkpoint) -> Any:
     return model.to(torch.float32).eval()
 
 
-def _tensors(checkpoint: Checkpoint, model: Any) -> Values:
+def _tensors(checkpoint: Checkpoint, model: Any) -> dict[str, Tensor]:
     """The folder's tensors by speculators' names."""
-    known, found = set(model.state_dict()), Values()
+    known, found = set(model.state_dict()), dict[str, Tensor]()
     for name in checkpoint.tensors:
         plain = name.removeprefix("model.").replace("midlayer.", "layers.0.")
         if plain not in known and plain not in _IDLE and plain != "d2t":
@@ -170,9 +164,9 @@ def _tensors(checkpoint: Checkpoint, model: Any) -> Values:
 
 
 @contextlib.contextmanager
-def _watched(model: Any, seen: list[Values]) -> Iterator[None]:
+def _watched(model: Any, seen: list[dict[str, Tensor]]) -> Iterator[None]:
     """Write down what the modules of `model` are given and give; a step begins with its embedding."""
-    before: Values = {}
+    before: dict[str, Tensor] = {}
     layer, handles = model.layers[0], []
 
     def output(module: Any, name: str) -> None:

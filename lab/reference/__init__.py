@@ -7,8 +7,7 @@ token for token.
 
 from __future__ import annotations
 
-from lab.reference.drafter import Drafter, EngineStops, Wiring
-from lab.reference.llama import Target, load_reference_target
+from lab.reference.forward import Drafter, EngineStops, Target, Wiring, load_reference_target
 from lab.reference.load import Loaded, load_as_served, load_as_trained
 from lab.reference.speculate import Speculation, generate, one_thread, speculate
 

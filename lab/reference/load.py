@@ -22,8 +22,7 @@ from eagle3lab.engines.loading import LoadPlan, ParameterPlan, TensorPlan, simul
 from eagle3lab.engines.loading.settings import Settings, engine_config
 from eagle3lab.engines.release import Release
 from eagle3lab.errors import InputError
-from lab.reference.drafter import Drafter, EngineStops, Wiring
-from lab.reference.llama import Shape, Target
+from lab.reference.forward import Drafter, EngineStops, Shape, Target, Wiring
 
 if TYPE_CHECKING:
     from eagle3lab.engines.extract.model import ReleaseFacts

@@ -14,8 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lab.reference.drafter import Drafter
-from lab.reference.llama import Place, Target
+from lab.reference.forward import Drafter, Place, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +198,10 @@ class _Batch:
         # Every candidate there is: its score, its token, the number of the candidate that it continues.
         candidates = [(scores, tokens, torch.full((batch, topk), -1))]
         for step in range(steps - 1):
-            logits, hidden = drafter.forward(
-                tokens, hidden, self._branches(drafter, step, steps, topk), self._draft_caches, own=True
-            )
-            chances, draft_ids = logits.softmax(-1).topk(topk)
+            place = self._branches(drafter, step, steps, topk)
+            drafted = drafter.forward(tokens, hidden, place, self._draft_caches, own=True)
+            hidden = drafted["recurrence"]
+            chances, draft_ids = drafted["logits"].softmax(-1).topk(topk)
             continued = (scores[:, :, None] * chances).flatten(1)
             following = drafter.target_ids(draft_ids).flatten(1)
             candidates.append((continued, following, numbers.repeat_interleave(topk, dim=1)))
@@ -272,9 +271,9 @@ class _Batch:
         place = Place.after(start, tokens.shape[1], self._drafter.wiring.first_position)
         if self._drafter.wiring.accepted_twice and not prompt:
             place = place.doubled(counts)
-        logits, hidden = self._drafter.forward(tokens, states, place, self._draft_caches, own=False)
+        drafted = self._drafter.forward(tokens, states, place, self._draft_caches, own=False)
         ends = torch.arange(len(rows)), counts - 1
-        self._logits, self._hidden = logits[ends], hidden[ends]
+        self._logits, self._hidden = drafted["logits"][ends], drafted["recurrence"][ends]
 
     def _goes_on(self, number: int, new: list[int]) -> bool:
         output = self.outputs[number]

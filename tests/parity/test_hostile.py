@@ -12,9 +12,8 @@ from safetensors.torch import save_file
 
 from eagle3lab.errors import InputError
 from lab.faults import Served
-from lab.parity.recording import read_passes, sequences
-from lab.parity.replay import replay
-from lab.parity.states import check_tokens
+from lab.parity.compare import check_tokens
+from lab.parity.recording import read_passes, replay, sequences
 from lab.reference import EngineStops, Target, load_as_served
 
 small = st.integers(-3, 6)

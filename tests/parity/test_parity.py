@@ -13,13 +13,10 @@ from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
 from lab.faults import Served
 from lab.parity import ParityReport, compare_forwards
-from lab.parity.compare import Comparison
-from lab.parity.engine import Step, computed
-from lab.parity.explain import causes
-from lab.parity.states import made_by
+from lab.parity.compare import Comparison, causes, engine_steps, made_by
 from lab.parity.trainer import load_trainer_head
 from lab.reference import Drafter, Target, load_as_served
-from lab.reference.llama import Place
+from lab.reference.forward import Place
 from lab.specimen.variant import write_variant
 
 OLD, NEW = "sglang==0.5.9", "sglang==0.5.23"
@@ -171,23 +168,22 @@ def test_the_stages_are_the_reference_drafter(drafter: Drafter, target: Target, 
     zero = torch.zeros(1, dtype=torch.int64)
     caches = drafter.caches(1, 2 * count)
     tokens, place = given.tokens[None], Place.after(zero, count)
-    logits, states = drafter.forward(tokens, given.served_states[None], place, caches, own=False)
-    first = computed(Step(drafter, 1, given.tokens, given.served_states, zero))
-    assert first["logits"].allclose(logits[0], atol=1e-5)
-    assert first["recurrence"].allclose(states[0], atol=1e-4)
+    passed = drafter.forward(tokens, given.served_states[None], place, caches, own=False)
+    first, second = engine_steps(drafter, given, 2)
+    assert first["logits"].allclose(passed["logits"][0], atol=1e-5)
+    assert first["recurrence"].allclose(passed["recurrence"][0], atol=1e-4)
     shifted = torch.cat([given.tokens[1:], zero])
-    second = computed(Step(drafter, 2, shifted, given.served_states, zero, (first,)))
     last = count - 2  # the chain of the last token but one, which has a token to go on with
     slots = torch.tensor([[count]])
     seen = torch.cat([torch.arange(count) <= last, torch.tensor([True])])[None, None]
-    logits, _ = drafter.forward(
+    chained = drafter.forward(
         shifted[None, last : last + 1],
-        states[:, last : last + 1],
+        passed["recurrence"][:, last : last + 1],
         Place(slots, torch.tensor([[last + 1]]), seen),
         caches,
         own=True,
     )
-    assert second["logits"][last].allclose(logits[0, 0], atol=1e-5)
+    assert second["logits"][last].allclose(chained["logits"][0, 0], atol=1e-5)
 
 
 def test_the_trainer_is_speculators_own_forward(head: Path, target: Target, prompts: Prompts) -> None:

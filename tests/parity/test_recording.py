@@ -15,11 +15,10 @@ from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
 from lab.faults import Served
 from lab.parity import compare_forwards
-from lab.parity.recording import read_passes, sequences
-from lab.parity.replay import replay
-from lab.parity.states import made_by, only_matrices
+from lab.parity.compare import made_by, only_matrices
+from lab.parity.recording import read_passes, replay, sequences
 from lab.reference import Drafter, Target, load_as_served
-from lab.reference.llama import Place
+from lab.reference.forward import Place
 from lab.specimen.variant import write_variant
 
 NEW = "sglang==0.5.23"
@@ -50,7 +49,8 @@ def recording(drafter: Drafter, target: Target, prompts: Prompts, tmp_path_facto
 
     def go(step: int, phase: str, start: int, tokens: torch.Tensor, states: torch.Tensor, length: int):
         place = Place.after(torch.tensor([start]), len(tokens))
-        logits, output = drafter.forward(tokens[None], states[None], place, caches, own=phase == "decode")
+        passed = drafter.forward(tokens[None], states[None], place, caches, own=phase == "decode")
+        logits, output = passed["logits"], passed["recurrence"]
         extra = {} if phase == "decode" else {"extend_seq_lens": torch.tensor([len(tokens)])}
         save(
             folder,

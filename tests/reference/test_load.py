@@ -23,7 +23,7 @@ from lab.reference import (
     load_as_trained,
     speculate,
 )
-from lab.reference.llama import Place
+from lab.reference.forward import Place
 from lab.specimen import drafter_dir, permutation, permutation_dir
 from lab.specimen.trial import Trial, load_trial
 from lab.specimen.variant import write_variant

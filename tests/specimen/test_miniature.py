@@ -15,7 +15,7 @@ pytest.importorskip("speculators")
 from safetensors.torch import load_file  # noqa: E402
 
 from lab.reference import load_as_trained, load_reference_target  # noqa: E402
-from lab.reference.llama import Place  # noqa: E402
+from lab.reference.forward import Place  # noqa: E402
 from lab.specimen import build, head, target  # noqa: E402
 from lab.specimen.recipe import MINIATURE  # noqa: E402
 
@@ -91,7 +91,7 @@ def test_our_forward_is_speculators_forward(made: tuple[Path, dict, list[str]], 
     with torch.no_grad():
         read_back(states[None], tokens[None], torch.zeros(1, 23, dtype=torch.int64), ttt_steps=1)
         place = Place.after(torch.zeros(1, dtype=torch.int64), 23)
-        logits, _ = ours.forward(tokens[None], states[None], place, ours.caches(1, 23), own=False)
+        logits = ours.forward(tokens[None], states[None], place, ours.caches(1, 23), own=False)["logits"]
     assert logits.std() > 0.01
     torch.testing.assert_close(logits[0], captured[0], atol=1e-4, rtol=1e-4)
 

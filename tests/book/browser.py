@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,6 +128,19 @@ class Browser:
         finally:
             tab.close()
         return found
+
+    def said_of(self, page: Path, lines: Iterable[str]) -> dict[str, list[str]]:
+        """What the field that reads a log line says of each of `lines`."""
+        tab = self._chromium.new_page()
+        try:
+            tab.goto(page.as_uri(), wait_until="load")
+            said: dict[str, list[str]] = {}
+            for line in lines:
+                tab.locator(".eagle3lab-rate input").fill(line)
+                said[line] = tab.locator(".eagle3lab-rate output p").all_inner_texts()
+        finally:
+            tab.close()
+        return said
 
     @staticmethod
     def _admit(route: Any, seen: Visit) -> None:

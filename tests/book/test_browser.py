@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from eagle3lab.acceptance.formulas import DRAFTS, LEN_D, LEN_STEPS1, candidates
 from eagle3lab.book.chapters import Layout
 from eagle3lab.book.chooser import Chooser
+from eagle3lab.book.landing import landing_parts
 from eagle3lab.book.render import is_current
 from lab.matrix import read_matrix
 from lab.matrix.likeness import best_cell, conditional, likest, retained
@@ -151,3 +153,21 @@ def test_the_chooser_ranks_as_the_library_does(
     for text in shown:
         name, _, rest = text.partition(": expect ")
         assert float(rest.partition(",")[0]) == pytest.approx(lengths[name], abs=0.01)
+
+
+def test_the_field_reads_a_line_as_the_library_does(chromium: Browser, tmp_path: Path) -> None:
+    field = landing_parts()["rate-reader.html"]
+    script = (ROOT / "book" / "_static" / "rate-reader.js").read_text()
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><title>x</title>{field}<script>{script}</script>")
+    pairs = [(1.0, 0.2), (1.05, 0.21), (1.75, 0.25), (2.76, 0.44), (3.2, 0.4)]
+    lines = {f"accept len: {length:.2f}, accept rate: {rate:.2f}": (length, rate) for length, rate in pairs}
+    for line, said in chromium.said_of(page, lines).items():
+        shown = {
+            text.rpartition("the rate is ")[2].partition(",")[0] for text in said[1:] if "the rate is" in text
+        }
+        fitting = candidates({lines[line]: 1}, (LEN_D, LEN_STEPS1, DRAFTS))
+        assert shown == {fit.formula for fit in fitting}
+    assert chromium.said_of(page, ["no numbers"])["no numbers"] == [
+        "No accept length of 1 or more is in this line."
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from eagle3lab.book import case_record, digest, engine_atlas, fault_pages, pages
+from eagle3lab.book import case_record, digest, engine_atlas, fault_pages, landing, pages
 from eagle3lab.book.chapters import ChapterRun, Layout, read_record
 from eagle3lab.book.claims import CLAIM_MIME, Claim
 from eagle3lab.book.sphinx_plotly import PLOTLY_MIME, figure_html
@@ -120,6 +120,7 @@ def build_stage(layout: Layout, stage: Path, *, allow_stale: bool = False) -> No
         "claims.md": pages.claims_page(record, titles),
         "status.md": pages.status_page(record, titles),
         "engine-atlas.md": engine_atlas.engine_atlas_page(),
+        **landing.landing_parts(),
     }
     faults = layout.root / "book" / "faults" / "faults.yaml"
     if faults.is_file():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import groupby
-
-from eagle3lab.acceptance.formulas import line_ranges
+from eagle3lab.acceptance.formulas import formula_ranges
 from eagle3lab.book.tables import json_script
 from eagle3lab.figures.token_path import token_path
 
@@ -23,11 +20,7 @@ _FIELD = """\
 def landing_parts() -> dict[str, str]:
     """Files that `book/intro.md` includes, by name: HTML."""
     ranges = [
-        {"releases": str(replace(of[0], until=of[-1].until)), "formula": formula}
-        for formula, of in (
-            (name, list(same)) for name, same in groupby(line_ranges(), lambda one: one.formula)
-        )
-        if of[0].first
+        {"releases": f"{first} to {last}", "formula": formula} for first, last, formula in formula_ranges()
     ]
     return {
         "token-path.html": token_path() + "\n" + token_path(columns=1) + "\n",

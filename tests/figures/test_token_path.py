@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import yaml
 
-from eagle3lab.figures.token_path import STAGES, token_path
+from eagle3lab.figures.token_path import STAGES, token_path, token_strip
 from tests.support.project import ROOT
 
 
@@ -29,3 +29,8 @@ def test_links_lead_to_chapters_and_faults(columns: int) -> None:
 def test_the_stages_of_a_chapter_are_marked() -> None:
     assert token_path(current="06-the-hidden-states").count('class="stage here"') == 2
     assert "here" not in token_path()
+
+
+def test_a_chapter_s_strip_marks_its_stages() -> None:
+    assert token_strip("06-the-hidden-states").count('aria-current="step"') == 2
+    assert token_strip("09-every-fault-measured") == ""

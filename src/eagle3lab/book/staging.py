@@ -19,6 +19,7 @@ from eagle3lab.book.chapters import ChapterRun, Layout, read_record
 from eagle3lab.book.claims import CLAIM_MIME, Claim
 from eagle3lab.book.sphinx_plotly import PLOTLY_MIME, figure_html
 from eagle3lab.errors import Eagle3labError, InputError
+from eagle3lab.figures.token_path import token_strip
 
 CONFIG, TOC = "_config.yml", "_toc.yml"
 
@@ -113,6 +114,7 @@ def build_stage(layout: Layout, stage: Path, *, allow_stale: bool = False) -> No
             rewrite_outputs(notebook)
         except InputError as error:
             raise InputError(error.problem, path=source, advice=error.advice) from error
+        _show_stage(notebook, chapter)
         (stage / "notebooks" / source.name).write_text(json.dumps(notebook, ensure_ascii=False), "utf-8")
     titles = {chapter: title_of(stage / "notebooks" / f"{chapter}.ipynb") for chapter in runs}
     record = json.loads(layout.claims.read_text("utf-8"))
@@ -151,6 +153,15 @@ def rewrite_outputs(notebook: dict[str, Any]) -> None:
                 }
             elif PLOTLY_MIME in data:
                 output["data"] = {"text/html": figure_html(data[PLOTLY_MIME])}
+
+
+def _show_stage(notebook: dict[str, Any], chapter: str) -> None:
+    """Put the line that says where the chapter is on a token's way under its heading."""
+    strip = token_strip(chapter)
+    first = notebook["cells"][0]
+    if strip and first["cell_type"] == "markdown":
+        heading, _, rest = "".join(first["source"]).partition("\n")
+        first["source"] = f"{heading}\n\n{strip}\n{rest}"
 
 
 def title_of(notebook: Path) -> str:

@@ -76,6 +76,24 @@ def token_path(up: str = "../", *, columns: int = 3, current: str | None = None)
     )
 
 
+def token_strip(current: str, up: str = "../") -> str:
+    """The stages as one line of links, those of a chapter marked: "you are here". Empty for a chapter without one.
+
+    Args:
+        current: The notebook, without folder and suffix.
+        up: As for `token_path`.
+    """
+    if current not in {stage.chapter for stage in STAGES}:
+        return ""
+    links = "".join(
+        f'<li><a href="{up}notebooks/{stage.chapter}.html"'
+        + (' aria-current="step"' if stage.chapter == current else "")
+        + f">{html.escape(stage.title)}</a></li>"
+        for stage in STAGES
+    )
+    return f'<nav class="eagle3lab-strip" aria-label="The way of a token"><ol>{links}</ol></nav>'
+
+
 def _place(index: int, columns: int) -> tuple[float, float]:
     row, column = divmod(index, columns)
     if row % 2:

@@ -26,7 +26,7 @@ from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.diagnosis import Diagnosis, Severity
 from eagle3lab.diagnosis.reports.text import place
 from eagle3lab.errors import InputError
-from eagle3lab.repair import plan_repair, repair_engine
+from eagle3lab.repair import plan_repair
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "book" / "faults" / "examples.json"
@@ -93,7 +93,7 @@ def _repairs(case: Any, folder: Path) -> dict[str, str]:
         return {}
     try:
         target = open_checkpoint(folder / "target") if case["target"] else None
-        plan = plan_repair(open_checkpoint(folder / "drafter"), repair_engine(case["engine"]), target)
+        plan = plan_repair(open_checkpoint(folder / "drafter"), case["engine"], target)
     except InputError:
         return {}
     if plan.refusals:  # then nothing is written, whatever else could be changed

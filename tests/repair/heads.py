@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.repair import RepairPlan, plan_repair, repair_engine
+from eagle3lab.repair import RepairPlan, plan_repair
 from tests.support.make_case import materialise
 from tests.support.project import ROOT
 
@@ -28,9 +28,7 @@ def drafter(case_id: str, folder: Path) -> Path:
 
 
 def plan(path: Path, engine: str, target: Path | None = None) -> RepairPlan:
-    return plan_repair(
-        open_checkpoint(path), repair_engine(engine), None if target is None else open_checkpoint(target)
-    )
+    return plan_repair(open_checkpoint(path), engine, None if target is None else open_checkpoint(target))
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.diagnosis import diagnose
-from eagle3lab.repair import plan_repair, repair_engine, write_repair
+from eagle3lab.repair import plan_repair, write_repair
 from eagle3lab.serving.launch import cpu
 from lab.specimen.paths import drafter_dir, target_dir
 from lab.specimen.trial import load_trial
@@ -61,7 +61,7 @@ def repaired(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         broken = head(kind, folder / str(number) / "head")
         copies[kind] = folder / str(number) / "repaired"
         target = open_checkpoint(target_dir())
-        write_repair(plan_repair(open_checkpoint(broken), repair_engine(ENGINE), target), copies[kind])
+        write_repair(plan_repair(open_checkpoint(broken), ENGINE, target), copies[kind])
     return copies
 
 

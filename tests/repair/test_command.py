@@ -40,7 +40,7 @@ def test_the_journal_says_what_was_changed(tmp_path: Path) -> None:
     source, out = drafter("seed-kimi-renamed-double-offset", tmp_path / "case"), tmp_path / "out"
     assert run(source, "--for", OLD, "--out", out).exit_code == 0
     journal = json.loads((out / "repair-journal.json").read_text())
-    assert journal["engine"] == OLD and journal["schema_version"] == 1
+    assert journal["engine"] == OLD and journal["schema_version"] == 2
     (change,) = journal["changes"]
     (edit,) = change["edits"]
     assert change["fault"] == "vocab.double-offset" and change["proof"] and change["evidence"]
@@ -72,7 +72,7 @@ def test_json(tmp_path: Path) -> None:
 def test_nothing_to_repair_gives_an_unchanged_copy(tmp_path: Path) -> None:
     source, out = drafter("ok-specforge-llama-0.5.9", tmp_path / "case"), tmp_path / "out"
     done = run(source, "--for", OLD, "--out", out)
-    assert done.exit_code == 0 and f"Nothing to repair for {OLD}." in done.output
+    assert done.exit_code == 0 and f"Nothing to repair for {OLD}: its diagnosis" in done.output
     copied = hashes(out)
     del copied["repair-journal.json"]
     assert copied == hashes(source)

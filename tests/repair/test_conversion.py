@@ -13,7 +13,7 @@ import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
-from eagle3lab.repair import repair_engine, write_repair
+from eagle3lab.repair import write_repair
 from tests.repair.heads import OLD, drafter, faults, hashes, plan, refused, specforge
 from tests.support.make_case import materialise
 from tests.support.project import ROOT
@@ -89,7 +89,7 @@ def test_raw_trainer_names_become_the_formats_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", ["vllm==0.1", "speculators==9", "trtllm"])
 def test_releases_that_were_not_tried(spec: str) -> None:
     with pytest.raises(InputError):
-        repair_engine(spec)
+        plan(SPECIMEN / "drafter", spec)
 
 
 @pytest.mark.engine

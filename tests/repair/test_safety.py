@@ -273,7 +273,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
         ]
     ),
     "not base64": lambda j: j["source"]["files"][0].update(pieces=[{"bytes": {"length": 5, "zlib": "%%%"}}]),
-    "version": lambda j: j.update(schema_version=2),
+    "version": lambda j: j.update(schema_version=99),
     "no source": lambda j: j.pop("source"),
     "wrong digest": lambda j: j["source"]["files"][0].update(sha256="0" * 64),
 }

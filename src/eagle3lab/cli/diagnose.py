@@ -67,7 +67,7 @@ def diagnose(
     """
     import os
 
-    from eagle3lab.diagnosis import diagnose as examine
+    from eagle3lab.repair import diagnose as examine
 
     # Should numpy be needed: to start its threads, which have nothing to do here, takes half of its import.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -10,9 +11,13 @@ import typer
 from eagle3lab.cli.output import Format, console, print_json
 
 if TYPE_CHECKING:
-    from eagle3lab.repair.model import RepairPlan
+    from rich.table import Table
+
+    from eagle3lab.repair import Change, Refusal, RepairPlan
+    from eagle3lab.repair.model import Edit
 
 _WIDTH_WITHOUT_TERMINAL = 180
+_SHOWN = 3  # edits of a change
 SCHEMA_VERSION = 1
 
 
@@ -58,14 +63,13 @@ def repair(
     if drafter is None or (out is None and not dry_run):
         raise typer.BadParameter("give a drafter, and either --out or --dry-run")
     from eagle3lab.checkpoint import open_checkpoint
-    from eagle3lab.repair import plan_repair, repair_engine, write_repair
+    from eagle3lab.repair import plan_repair, write_repair
     from eagle3lab.repair.folder import check_out
 
-    facts = repair_engine(engine)
     checkpoint = open_checkpoint(drafter)
     if out is not None:
         check_out(out, drafter)
-    plan = plan_repair(checkpoint, facts, None if target is None else open_checkpoint(target))
+    plan = plan_repair(checkpoint, engine, None if target is None else open_checkpoint(target))
     written = None
     if not plan.refusals and not dry_run:
         assert out is not None
@@ -92,8 +96,7 @@ def _undo(undo: Path, out: Path, sync: bool, format: Format) -> None:
 
 
 def _report(plan: RepairPlan, out: Path | None, verified: bool) -> dict[str, Any]:
-    from eagle3lab.repair.journal import change_to_dict, refusal_to_dict
-    from eagle3lab.repair.model import load_summary
+    from eagle3lab.repair.model import change_to_dict, load_summary, refusal_to_dict
 
     return {
         "schema_version": SCHEMA_VERSION,
@@ -110,31 +113,95 @@ def _report(plan: RepairPlan, out: Path | None, verified: bool) -> dict[str, Any
 
 
 def _print_text(plan: RepairPlan, out: Path | None, verify: bool) -> None:
-    from eagle3lab.repair.tables import plan_tables
+    from rich.text import Text
+
     from eagle3lab.text import printable
 
     # Where there is no terminal to ask, wide enough that little is folded.
     to = console(_WIDTH_WITHOUT_TERMINAL, markup=False)
-    for drawn in plan_tables(plan):
-        to.print(drawn)
+    if plan.changes:
+        headings = ("fault", "change", "seen", "proof", "before → after")
+        to.print(_table(f"Changes for {plan.engine}", headings, map(_change_row, plan.changes)))
+    if plan.refusals:
+        to.print(
+            _table("Not repaired", ("fault", "reason", "seen", "instead"), map(_refusal_row, plan.refusals))
+        )
+    for note in plan.notes:
+        to.print(Text(f"Note: {printable(note, 600)}"))
     for line in _conclusion(plan, out, verify):
         to.print(printable(line, 1000))
+
+
+def _table(title: str, headings: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=escape(title), title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _change_row(change: Change) -> tuple[str, ...]:
+    shown = [_edit(edit) for edit in change.edits[:_SHOWN]]
+    if len(change.edits) > _SHOWN:
+        shown.append(f"… and {len(change.edits) - _SHOWN} more")
+    seen = _lines(change.evidence)
+    return (change.fault, _lines((change.title,)), seen, _lines((change.proof,)), "\n".join(shown))
+
+
+def _refusal_row(refusal: Refusal) -> tuple[str, ...]:
+    reason = _lines((refusal.reason,))
+    return refusal.fault or "–", reason, _lines(refusal.evidence), _lines(refusal.alternatives)
+
+
+def _lines(sentences: tuple[str, ...]) -> str:
+    from eagle3lab.text import printable
+
+    return "\n".join(printable(line, 600) for sentence in sentences for line in sentence.split("\n"))
+
+
+def _edit(edit: Edit) -> str:
+    from eagle3lab.repair.model import ConfigEdit, IndexEdit, RenameEdit
+    from eagle3lab.text import printable
+
+    if isinstance(edit, ConfigEdit):
+        if not edit.path:
+            return "config.json, the whole file"
+        return f"{edit.path}: {_json(edit.before)} → {_json(edit.after)}"
+    if isinstance(edit, RenameEdit):
+        return f"{printable(edit.before, 120)} → {printable(edit.after, 120)}"
+    if isinstance(edit, IndexEdit):
+        return f"index: {printable(edit.tensor, 120)} → {printable(edit.file, 120)}"
+    before = "absent" if edit.before is None else f"{edit.before.dtype} {list(edit.before.shape)}"
+    return f"{printable(edit.tensor, 120)}: {before} → {edit.after.dtype} {list(edit.after.shape)}"
+
+
+def _json(value: Any) -> str:
+    import json
+
+    from eagle3lab.checkpoint.config import ABSENT
+    from eagle3lab.text import printable
+
+    return "absent" if value is ABSENT else printable(json.dumps(value), 120)
 
 
 def _conclusion(plan: RepairPlan, out: Path | None, verify: bool) -> list[str]:
     if plan.refusals:
         return ["Refused: nothing was written."]
-    after = plan.after
-    assert after is not None
-    filled = len(after.parameters_with("loaded"))
-    lines = [f"Simulated, {plan.engine} loads {filled} of {len(after.parameters)} parameters from the copy"]
-    others = [p for p in after.parameters if p.status != "loaded"]
-    lines[0] += f"; {', '.join(p.name for p in others)}: {others[0].reason}." if others else "."
+    lines = []
     if not plan.changes:
-        lines.insert(0, f"Nothing to repair for {plan.engine}.")
         lines.append(
-            "If it is not accepted all the same, the reason is not in these files: see eagle3lab diagnose."
+            f"Nothing to repair for {plan.engine}: its diagnosis has no fault that other files would mend."
         )
+    if plan.after is not None:
+        filled, of = len(plan.after.parameters_with("loaded")), len(plan.after.parameters)
+        others = [p for p in plan.after.parameters if p.status != "loaded"]
+        left = f"; {', '.join(p.name for p in others)}: {others[0].reason}." if others else "."
+        lines.append(f"Simulated, {plan.engine} loads {filled} of {of} parameters from the copy{left}")
     if out is None:
         return [*lines, "Nothing was written."]
     if verify:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from eagle3lab.diagnosis import ranking
@@ -29,6 +30,7 @@ def diagnose(
     events: Place | None = None,
     text: Place | None = None,
     run: Place | None = None,
+    confirm: Callable[[Diagnosis, Investigation], Diagnosis] | None = None,
 ) -> Diagnosis:
     """Say what is wrong with a drafter from whatever there is; everything is optional but one.
 
@@ -41,6 +43,7 @@ def diagnose(
         events: The folder of a probe's events.
         text: A text file (UTF-8) like that which is served.
         run: A run folder of `eagle3lab measure`: what is not given otherwise is taken from it.
+        confirm: Tries the fixes of a diagnosis and says what came of it; `eagle3lab.repair.diagnose` has it.
 
     Raises:
         InputError: Nothing was given, a path leads nowhere, or engine or command cannot be understood at all.
@@ -53,7 +56,9 @@ def diagnose(
         engine, launch, events = engine or left.engine, launch or left.launch, events or left.events
     if all(part is None for part in (drafter, target, engine, launch, log, events)):
         raise InputError("nothing was given", advice="Give a drafter, a launch command or a log.")
-    return examine(Investigation(drafter, target, engine, launch, log, events, text))
+    case = Investigation(drafter, target, engine, launch, log, events, text)
+    found = examine(case)
+    return found if confirm is None else confirm(found, case)
 
 
 def examine(case: Investigation) -> Diagnosis:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,51 +47,82 @@ def atomic_folder(out: Path, *, sync: bool = False) -> Iterator[Path]:
     With `sync` everything is on the disk, not in memory alone, before it gets its name.
 
     Raises:
-        InputError: It cannot be made or renamed.
+        InputError: It cannot be made, written or renamed.
     """
     _remove_left_behind(out)
-    hidden, lock = _make(out)
-    try:
-        yield hidden
+    with _signals_raise():
+        hidden, lock = _make(out)
         try:
+            yield hidden
             if sync:
                 _sync_tree(hidden)
-        except OSError as error:
-            raise write_error(out, error) from None
-        if os.path.lexists(out):
-            raise InputError("exists already", path=out, advice="Give a folder that does not exist yet.")
-        try:
+            if os.path.lexists(out):
+                raise InputError("exists already", path=out, advice="Give a folder that does not exist yet.")
             hidden.rename(out)
-        except OSError as error:
-            raise write_error(out, error) from None
-        if sync:
-            with suppress(OSError):  # complete, under its name, whether or not the name is on the disk
-                _sync(out.absolute().parent)
-    except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)
-        raise
+        except BaseException as error:
+            shutil.rmtree(hidden, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise write_error(out, error) from None
+            raise
+        finally:
+            os.close(lock)
+    if sync:
+        with suppress(OSError):  # complete, under its name, whether or not the name is on the disk
+            _sync(out.absolute().parent)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the process as an error would, so that what is begun is removed."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
     finally:
-        os.close(lock)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _make(out: Path) -> tuple[Path, int]:
     """The hidden folder and a lock on it, which a process that finds it tells a live one by."""
     while True:
-        hidden = None
         try:
             hidden = Path(tempfile.mkdtemp(prefix=f".{out.name}{_MARK}", dir=out.absolute().parent))
+        except OSError as error:
+            raise write_error(out, error) from None
+        lock = None
+        try:
             lock = os.open(hidden, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX)
+            hidden.chmod(0o777 & ~umask())
+            return hidden, lock
         except OSError as error:
-            if hidden is not None:
+            if lock is not None:
+                os.close(lock)
+            # Another process may have taken it for left behind before it was locked, and removed it.
+            if isinstance(error, FileNotFoundError):
+                continue
+            with suppress(OSError):
                 hidden.rmdir()
             raise write_error(out, error) from None
-        if hidden.exists():  # another process may have taken it for left behind before it was locked
-            umask = os.umask(0)
-            os.umask(umask)
-            hidden.chmod(0o777 & ~umask)
-            return hidden, lock
-        os.close(lock)
+
+
+def umask() -> int:
+    """The permissions that this process takes from new files."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def plain_mode(mode: int) -> int:
+    """The permissions of a copy: no setuid, setgid or sticky bit, nobody else writes, and the umask is heeded."""
+    return mode & 0o755 & ~umask()
 
 
 def _remove_left_behind(out: Path) -> None:
@@ -160,16 +193,17 @@ def carry(source: Path, to: Path, *, link: bool) -> None:
         InputError: It cannot be read or written.
     """
     real = source.resolve()
-    if link:
+    try:
+        status = real.stat()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path=source) from None
+    # A second name keeps the permissions of the first, so none is made where these are not a copy's to have.
+    if link and not stat.S_IMODE(status.st_mode) & ~0o775:
         try:
             to.hardlink_to(real)
         except OSError:
             pass  # another file system, one without links, or a file of somebody else's
         else:
             return
-    try:
-        status = real.stat()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", path=source) from None
     write_parts(to, [FileRange(real, 0, status.st_size)])
-    to.chmod(stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
+    to.chmod(plain_mode(status.st_mode))

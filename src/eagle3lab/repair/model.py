@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +14,7 @@ from eagle3lab.checkpoint.config import ABSENT
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
     from eagle3lab.engines.loading import LoadPlan
-    from eagle3lab.repair.working_copy import WorkingCopy
+    from eagle3lab.repair.copy import WorkingCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ class RepairPlan:
         before: The simulated load of the drafter as it is; None where it cannot be simulated.
         after: The same of the copy.
         copy: The copy, not yet written.
+        mended: The change that makes a finding go, by its code and fault.
     """
 
     engine: str
@@ -131,6 +135,7 @@ class RepairPlan:
     before: LoadPlan | None
     after: LoadPlan | None
     copy: WorkingCopy = field(repr=False)
+    mended: Mapping[tuple[str, str], Change] = field(default_factory=dict, repr=False)
 
     @property
     def path(self) -> Path:
@@ -166,16 +171,45 @@ def load_summary(plan: LoadPlan | None) -> dict[str, Any] | None:
     }
 
 
-__all__ = [
-    "ABSENT",
-    "Change",
-    "ConfigEdit",
-    "Edit",
-    "IndexEdit",
-    "Refusal",
-    "RenameEdit",
-    "RepairPlan",
-    "TensorValue",
-    "ValuesEdit",
-    "load_summary",
-]
+def change_to_dict(change: Change) -> dict[str, Any]:
+    """A change as JSON."""
+    return {
+        "fault": change.fault,
+        "title": change.title,
+        "evidence": list(change.evidence),
+        "proof": change.proof,
+        "edits": [_edit(edit) for edit in change.edits],
+    }
+
+
+def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
+    """A refusal as JSON."""
+    return {
+        "fault": refusal.fault,
+        "reason": refusal.reason,
+        "evidence": list(refusal.evidence),
+        "alternatives": list(refusal.alternatives),
+    }
+
+
+def _edit(edit: Edit) -> dict[str, Any]:
+    if isinstance(edit, ConfigEdit):
+        sides = {"before": edit.before, "after": edit.after}
+        return {"config": edit.path} | {key: value for key, value in sides.items() if value is not ABSENT}
+    if isinstance(edit, RenameEdit):
+        return {"rename": edit.before, "to": edit.after}
+    if isinstance(edit, IndexEdit):
+        return {"index": edit.tensor, "file": edit.file}
+    assert isinstance(edit, ValuesEdit)
+    before = None if edit.before is None else _value(edit.before)
+    return {"tensor": edit.tensor, "before": before, "after": _value(edit.after)}
+
+
+def _value(value: TensorValue) -> dict[str, Any]:
+    data = None if value.data is None else packed(value.data)
+    return {"dtype": value.dtype, "shape": list(value.shape), "values": data}
+
+
+def packed(data: bytes) -> dict[str, Any]:
+    """Bytes as JSON."""
+    return {"length": len(data), "zlib": base64.b64encode(zlib.compress(data)).decode("ascii")}

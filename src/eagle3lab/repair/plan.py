@@ -1,169 +1,331 @@
-"""From a drafter and a release to what has to change, each change proven by what is on disk and by simulation."""
+"""What a copy needs: for each finding of a diagnosis the repair that makes it go, proven by diagnosing the copy again.
+
+A repair is tried on the working copy, which is then loaded in simulation and diagnosed like any drafter. It is kept
+where its finding is gone, and taken back where in the end a fault appears that was not there. What is left of the
+findings is refused, with the release that has no such fault where there is one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from eagle3lab.engines.atlas.resolve import resolve_engine
-from eagle3lab.engines.release import newest_release
+from eagle3lab import diagnosis
+from eagle3lab.diagnosis import Diagnosis, Finding, Investigation, Severity, examine
+from eagle3lab.engines.release import releases
 from eagle3lab.errors import InputError
-from eagle3lab.repair.bias import repair_bias
-from eagle3lab.repair.configs import (
-    repair_architecture,
-    repair_capture_switch,
-    repair_dialect,
-    repair_rope,
-    repair_tie,
-    repair_values,
-)
-from eagle3lab.repair.head import repair_head
-from eagle3lab.repair.index import repair_index
-from eagle3lab.repair.layer_ids import repair_layer_ids, target_shape
+from eagle3lab.repair import config, speculators, tensors
+from eagle3lab.repair.copy import WorkingCopy
 from eagle3lab.repair.model import Change, Refusal, RepairPlan
-from eagle3lab.repair.names import repair_names
-from eagle3lab.repair.refuse import refusals
-from eagle3lab.repair.speculators import (
-    RELEASES,
-    convert_config,
-    refuse_identity_map,
-    speculators_facts,
-)
-from eagle3lab.repair.token_map import repair_token_map
-from eagle3lab.repair.working_copy import WorkingCopy
+from eagle3lab.repair.token_map import token_map
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
-    from eagle3lab.engines.facts import EngineFacts
+    from eagle3lab.engines.extract.model import ReleaseFacts
+    from eagle3lab.engines.loading import LoadPlan
+
+Repair = Callable[[WorkingCopy], Change | None]
+
+_MAP: tuple[Repair, ...] = (token_map,)
+_IDS: tuple[Repair, ...] = (config.layer_ids,)
+_NAMES: tuple[Repair, ...] = (tensors.index_shards, tensors.rename)
+#: What can mend a finding, by its fault, tried in this order.
+REPAIRS: dict[str, tuple[Repair, ...]] = {
+    "files.unindexed-shard": (tensors.index_shards,),
+    "head-kind.config-dialect": (config.dialect,),
+    "head-kind.architecture": (config.architecture,),
+    "head-kind.config-value": (config.null_target_size, config.draft_vocabulary, config.architecture),
+    "head-kind.layer-count": (config.layer_count,),
+    "names.dropped": _NAMES,
+    "names.rejected": _NAMES,
+    "names.missing": _NAMES,
+    "names.shape": (config.head_dim, config.draft_vocabulary),
+    "vocab.absolute": _MAP,
+    "vocab.double-offset": _MAP,
+    "vocab.missing": _MAP,
+    "vocab.zero": _MAP,
+    "vocab.range": _MAP,
+    "vocab.dtype": _MAP,
+    "vocab.t2d": _MAP,
+    "head.lm-head-missing": (tensors.missing_head,),
+    "head.lm-head-rows": (config.draft_vocabulary,),
+    "head.tied": (config.tie,),
+    "capture.disabled": (config.capture_switch,),
+    "capture.ids-ignored": _IDS,
+    "capture.ids-convention": _IDS,
+    "capture.ids-range": _IDS,
+    "capture.engine-defect": _IDS,
+    "layer.norm-before-fc": (config.input_norms,),
+    "layer.rope": (config.rope,),
+    "layer.bias": (tensors.fc_bias,),
+}
+# What the target's weights can settle.
+_BY_TARGET = frozenset({"head.lm-head-missing", "vocab.missing", "vocab.range", "vocab.t2d", "vocab.zero"})
+# Of the command, the target's class or the machine: no copy of the drafter changes them, and none is worse for them.
+_NOT_OF_FILES = ("flags.", "runtime.", "metric.", "training.")
+_ELSEWHERE = frozenset(
+    {
+        "capture.algorithm",
+        "capture.graph-defaults",
+        "capture.target-unsupported",
+        "layer.context",
+        "layer.dtype",
+        "names.tensor-parallel",
+    }
+)
 
 
-def repair_engine(spec: str) -> EngineFacts:
-    """The facts of what a copy can be made for: `sglang==X.Y.Z`, `installed`, `vllm` or `speculators`.
+def plan_repair(drafter: Checkpoint, engine: str, target: Checkpoint | None = None) -> RepairPlan:
+    """What a copy of `drafter` needs so that `engine` loads it completely and computes what was trained.
 
-    Raises:
-        InputError: There are none.
-    """
-    facts = speculators_facts(spec)
-    if facts is not None:
-        return facts
-    kind = spec.partition("==")[0].strip().lower()
-    if kind in RELEASES:
-        raise InputError(
-            f"no facts about {spec}",
-            advice=f"Write {kind} or {kind}=={RELEASES[kind]}, the release that was tried",
-        )
-    return resolve_engine(spec)
-
-
-def plan_repair(checkpoint: Checkpoint, engine: EngineFacts, target: Checkpoint | None = None) -> RepairPlan:
-    """What a copy of `checkpoint` needs so that `engine` loads it completely and computes what was trained.
-
-    Nothing is written. A change is planned only where the files prove it; the whole copy is then loaded in
-    simulation, and whatever keeps that from being complete is refused.
+    Nothing is written.
 
     Args:
-        checkpoint: The drafter.
-        engine: The release, from `repair_engine`.
+        drafter: The drafter.
+        engine: Who is to load the copy: `sglang==0.5.9`, `installed`, a source tree; `vllm`, `vllm==0.32.0` or
+            `speculators` for a copy in the format of the speculators library.
         target: The target's folder: its config settles layer ids, its weights a missing head or a doubtful map.
 
     Raises:
-        InputError: A file cannot be read, or the folder holds no weights.
+        InputError: A file cannot be read, the folder holds no weights, or nothing is known of the engine.
     """
-    plan = _plan(checkpoint, engine, target)
-    if not plan.refusals or engine.kind in RELEASES:
-        return plan
-    return _with_other_release(plan, engine, target)
-
-
-def _plan(checkpoint: Checkpoint, engine: EngineFacts, target: Checkpoint | None) -> RepairPlan:
-    if not checkpoint.files.read:
+    if not drafter.files.read:
         raise InputError(
-            "holds no weights", path=checkpoint.path, advice="Give the folder the trainer exported."
+            "holds no weights", path=drafter.path, advice="Give the folder the trainer exported."
         )
-    original = checkpoint.config
-    serving = engine.serving(original.architectures)
-    if serving.drafter_kind == "EAGLE-3":
-        engine = serving
-    copy = WorkingCopy(checkpoint, engine)
-    other = set(original.architectures) & {*engine.drafter.other_architectures, *engine.undescribed}
-    if other - set(engine.drafter.architectures):
-        reason = f"{engine.spec} serves {min(other)} with a class that eagle3lab does not describe"
-        refusal = Refusal(
-            None, reason, ("what that class loads cannot be simulated, so nothing can be proven",)
-        )
-        return RepairPlan(engine.spec, checkpoint, (), (refusal,), (), None, None, copy)
-    before = copy.simulate()
-    steps = _Steps(copy)
-    shape = None if target is None else target_shape(target.raw_config)
-    nested = engine.kind in RELEASES
-    if nested:
-        steps.take(*convert_config(copy, original, target, shape))
-    else:
-        steps.take(repair_dialect(copy))
-        steps.take(repair_architecture(copy))
-    for change in repair_values(copy):
-        steps.take(change)
-    steps.take(repair_tie(copy))
-    if not nested:
-        steps.take(repair_rope(copy))
-        steps.take(repair_capture_switch(copy))
-    steps.take(repair_index(copy))
-    steps.take(repair_names(copy, strict=nested))
-    if nested:
-        steps.take(None, refuse_identity_map(copy))
-    else:
-        steps.take(*repair_layer_ids(copy, original, shape))
-    steps.take(*repair_token_map(copy, target))
-    steps.take(*repair_head(copy, target))
-    steps.take(repair_bias(copy))
-    after = copy.simulate()
-    known = {refusal.fault for refusal in steps.refusals}
-    steps.refusals += [refusal for refusal in refusals(copy, after) if refusal.fault not in known]
-    return RepairPlan(
-        engine.spec,
-        checkpoint,
-        tuple(steps.changes),
-        tuple(steps.refusals),
-        tuple(steps.notes),
-        before,
-        after,
-        copy,
-    )
+    _ = drafter.config
+    into = speculators.format_of(engine)
+    spec = engine if into is None else into.served_by
+    case = Investigation(drafter=drafter, target=target, engine=spec)
+    release = _release(case)
+    if release is None:
+        raise InputError(case.release_note or f"nothing is known of {engine}")
+    return _Planner(case, release, into).plan()
 
 
-class _Steps:
-    """What the steps have come to so far."""
-
-    def __init__(self, copy: WorkingCopy) -> None:
-        self.copy = copy
-        self.changes: list[Change] = []
-        self.refusals: list[Refusal] = []
-        self.notes: list[str] = list(copy.engine.notes)
-
-    def take(self, change: Change | None, refusal: Refusal | None = None, note: str = "") -> None:
-        """Note down the outcome of one step."""
-        self.changes += [change] if change is not None else []
-        self.refusals += [refusal] if refusal is not None else []
-        self.notes += [note] if note else []
-
-
-def _with_other_release(plan: RepairPlan, engine: EngineFacts, target: Checkpoint | None) -> RepairPlan:
-    """The same, with the newest release named where it takes what this one does not."""
-    newest = resolve_engine(str(newest_release()))
-    if newest.spec == engine.spec:
-        return plan
+def plan_for(case: Investigation) -> RepairPlan | None:
+    """What would mend the drafter of a case under its engine and command; None where too little of it is known."""
+    drafter, release = case.drafter, _release(case)
+    if drafter is None or case.config is None or release is None or not drafter.files.read:
+        return None
     try:
-        other = _plan(plan.checkpoint, newest, target)
+        return _Planner(case, release, None).plan()
     except InputError:
-        return plan
-    left = {refusal.fault for refusal in other.refusals}
-    advice = f"Repair it for {newest.spec}, to which this is no obstacle."
-    return replace(
-        plan,
-        refusals=tuple(
-            refusal
-            if refusal.fault in left
-            else replace(refusal, alternatives=(advice, *refusal.alternatives))
-            for refusal in plan.refusals
-        ),
-    )
+        return None
+
+
+def _release(case: Investigation) -> ReleaseFacts | None:
+    if case.release is not None or case.engine is None or case.engine.kind != "vllm":
+        return case.release
+    from eagle3lab.diagnosis.evidence.vllm import vllm_facts
+
+    return vllm_facts(case.engine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A change that was kept: for which finding, and the faults before and after."""
+
+    change: Change
+    finding: Finding
+    before: frozenset[str]
+    after: frozenset[str]
+
+
+class _Planner:
+    """One plan in the making."""
+
+    def __init__(self, case: Investigation, release: ReleaseFacts, into: speculators.Format | None) -> None:
+        assert case.drafter is not None
+        self.case, self.into = case, into
+        self.copy = WorkingCopy(case.drafter, release, str(case.engine), case.target_checkpoint)
+        self.before = _simulated(self.copy)
+
+    def plan(self) -> RepairPlan:
+        case, copy = self.case, self.copy
+        engine = copy.engine
+        converted: list[Change] = []
+        refused: list[Refusal] = []
+        notes = list(engine.notes)
+        if self.into is not None:
+            engine = copy.engine = self.into.facts
+            converted, refused = self.into.convert(copy)
+        other = set(copy.config.architectures) & {*engine.drafter.other_architectures, *engine.undescribed}
+        if other - set(engine.drafter.architectures):
+            reason = f"{engine.spec} serves {min(other)} with a class that eagle3lab does not describe"
+            why = ("what that class loads cannot be simulated, so nothing can be proven",)
+            refused.append(Refusal(None, reason, why))
+        steps, left = ([], ()) if refused else self._mend()
+        refused += [self._refusal(one) for one in left if self._blocks(one)]
+        if not refused and (unproven := self._not_simulated()) is not None:
+            refused.append(unproven)
+        notes += [f"{one.title}: {one.fix}" for one in left if not self._blocks(one)]
+        if case.target is None:
+            notes += copy.capture().unknown
+        return RepairPlan(
+            engine.spec,
+            copy.source,
+            (*converted, *(step.change for step in steps)),
+            tuple(refused),
+            tuple(dict.fromkeys(notes)),
+            self.before,
+            _simulated(copy),
+            copy,
+            {(step.finding.code, step.finding.fault): step.change for step in steps},
+        )
+
+    def _diagnosis(self) -> Diagnosis:
+        return examine(self.case.with_drafter(self.copy.checkpoint))
+
+    def _mend(self) -> tuple[list[_Step], tuple[Finding, ...]]:
+        """The changes that are kept, and the findings that are left."""
+        start, first = self.copy.state(), self._diagnosis()
+        given = _faults(first)
+        banned: set[str] = set()
+        while True:
+            self.copy.restore(start)
+            steps, last = self._attempt(first, banned)
+            new = sorted(_errors(last) - given)
+            # A change whose end is a fault that was not there is no repair, if only because it hid one before.
+            blamed = next(
+                (step for fault in new for step in steps if fault in step.after and fault not in step.before),
+                None,
+            )
+            if blamed is None:
+                return steps, last.findings
+            banned.add(blamed.finding.fault)
+
+    def _attempt(self, found: Diagnosis, banned: set[str]) -> tuple[list[_Step], Diagnosis]:
+        steps: list[_Step] = []
+        while (step := next(self._tried(found, banned), None)) is not None:
+            steps.append(step[0])
+            found = step[1]
+        return steps, found
+
+    def _tried(self, found: Diagnosis, banned: set[str]) -> Iterator[tuple[_Step, Diagnosis]]:
+        """Repairs of the findings, in the order in which they are to be repaired, that make their finding go."""
+        order = {code: place for place, code in enumerate(found.repair_order)}
+        for finding in sorted(found.findings, key=lambda one: order.get(one.code, len(order))):
+            if finding.fault in banned or finding.severity is Severity.NOTE:
+                continue
+            for repair in REPAIRS.get(finding.fault, ()):
+                state = self.copy.state()
+                change = repair(self.copy)
+                if change is None:
+                    continue
+                after = self._diagnosis()
+                if finding.fault not in _faults(after):
+                    kept = replace(change, fault=finding.fault)
+                    yield _Step(kept, finding, _faults(found), _faults(after)), after
+                self.copy.restore(state)
+
+    def _not_simulated(self) -> Refusal | None:
+        """Where the load of the copy cannot be simulated, nothing about it is proven."""
+        copied = self.case.with_drafter(self.copy.checkpoint)
+        if copied.load is not None or copied.vllm_load is not None:
+            return None
+        note = copied.vllm_load_note if copied.engine and copied.engine.kind == "vllm" else copied.load_note
+        quantised = bool(self.copy.raw.get("quantization_config"))
+        advice = ("Repair the unquantised head and quantise it again.",) if quantised else ()
+        return Refusal("layer.quantisation" if quantised else None, note, (), advice)
+
+    @staticmethod
+    def _blocks(finding: Finding) -> bool:
+        """Whether a copy with this finding is not worth writing."""
+        if finding.fault.startswith(_NOT_OF_FILES) or finding.fault in _ELSEWHERE:
+            return False
+        mendable = finding.fault in REPAIRS and finding.severity is Severity.WARNING
+        return finding.severity is Severity.ERROR or mendable
+
+    def _refusal(self, finding: Finding) -> Refusal:
+        later = self.first_without(finding)
+        advice = [f"Repair it for {later}, to which this is no obstacle."] if later else []
+        if self.copy.target is None and finding.fault in _BY_TARGET:
+            advice.append(
+                "Give the target's folder with --target: its head can prove or supply what is missing."
+            )
+        evidence = tuple(f"{one.tensor}: {one.text}" if one.tensor else one.text for one in finding.evidence)
+        return Refusal(finding.fault, finding.title, evidence, (*advice, finding.fix))
+
+    def first_without(self, finding: Finding) -> str | None:
+        """The first later release of the engine in which the drafter as it is has no such fault; None without."""
+        engine = self.case.engine
+        known = releases(engine.kind) if engine is not None else ()
+        if engine is None or engine.number not in known:
+            return None
+        later = known[known.index(engine.number) + 1 :]
+
+        def free(release: str) -> bool:
+            other = Investigation(
+                drafter=self.copy.source,
+                target=self.case.target_checkpoint or self.case.target_path,
+                engine=f"{engine.kind}=={release}",
+            )
+            return finding.fault not in _faults(examine(other))
+
+        low, high = 0, len(later) - 1
+        if high < 0 or not free(later[high]):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if free(later[middle]) else (middle + 1, high)
+        return f"{engine.kind}=={later[high]}"
+
+
+def _simulated(copy: WorkingCopy) -> LoadPlan | None:
+    try:
+        return copy.simulate()
+    except InputError:
+        return None
+
+
+def _faults(found: Diagnosis) -> frozenset[str]:
+    return frozenset(one.fault for one in found.findings)
+
+
+def _errors(found: Diagnosis) -> frozenset[str]:
+    return frozenset(one.fault for one in found.findings if one.severity is Severity.ERROR)
+
+
+# ---- what a diagnosis says of it ---------------------------------------------------------------------------------
+
+
+def offers(found: Diagnosis, case: Investigation) -> Diagnosis:
+    """The diagnosis with fixes that were tried: what `eagle3lab repair` would do, or the release to move to.
+
+    Args:
+        found: A diagnosis of the case.
+        case: What was given.
+    """
+    if not any(one.fault in REPAIRS for one in found.findings):
+        return found
+    plan = plan_for(case)
+    if plan is None:
+        return found
+    refused = {one.fault: one for one in plan.refusals}
+    return replace(found, findings=tuple(_offered(one, plan, refused) for one in found.findings))
+
+
+#: `eagle3lab.diagnosis.diagnose` with fixes that were tried.
+diagnose = partial(diagnosis.diagnose, confirm=offers)
+
+
+def _offered(finding: Finding, plan: RepairPlan, refused: dict[str | None, Refusal]) -> Finding:
+    change = plan.mended.get((finding.code, finding.fault))
+    if change is not None:
+        others = ", ".join(sorted(str(fault) for fault in refused))
+        command = f"`eagle3lab repair DRAFTER --for {plan.engine} --out COPY`"
+        how = f"not written before {others} is solved" if others else f"{command} writes such a copy"
+        return replace(
+            finding, fix=f"{finding.fix} In a copy: {change.title}; {how}, and this finding is gone there."
+        )
+    refusal = refused.get(finding.fault)
+    if refusal is None or not finding.fault.startswith(("names.", "head-kind.architecture")):
+        return finding
+    moved = [advice for advice in refusal.alternatives if advice.startswith("Repair it for ")]
+    release = moved[0].removeprefix("Repair it for ").partition(",")[0] if moved else ""
+    otherwise = "Export the drafter again for this engine, or use another engine."
+    advice = f"Serve it with {release} or later, to which this is no obstacle." if release else otherwise
+    return replace(finding, fix=f"No change of the files makes {plan.engine} load it. {advice}")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eagle3lab.repair.model import Change, Refusal, TensorValue
+from eagle3lab.repair.copy import Held
+from eagle3lab.repair.model import Change
 
 if TYPE_CHECKING:
-    from eagle3lab.checkpoint import Checkpoint, TensorInfo
-    from eagle3lab.repair.working_copy import WorkingCopy
+    from eagle3lab.checkpoint import Checkpoint
+    from eagle3lab.repair.copy import WorkingCopy
     from eagle3lab.vocabulary import TokenMap, TokenMapReport
     from eagle3lab.vocabulary.readings import Ids
 
@@ -20,76 +19,34 @@ _EXACT = {"BF16": 2**8, "F16": 2**11, "F32": 2**24, "F64": 2**53}
 # Share of sampled head rows whose most similar target row must be their own for a map to count as proven.
 _OWN = 0.95
 _SAMPLED = 32
-# Tokens of a vocabulary beyond which nothing is decided without numpy.
-_LARGEST = 2**20
 
 
-def repair_token_map(copy: WorkingCopy, target: Checkpoint | None) -> tuple[Change | None, Refusal | None]:
-    """Correct the token map of the copy; see `eagle3lab.vocabulary` for how a map is judged.
-
-    Args:
-        copy: The copy, changed in place.
-        target: The target's folder, whose head can prove which tokens the rows stand for; None without.
+def token_map(copy: WorkingCopy) -> Change | None:
+    """The token map as int64 offsets; see `eagle3lab.vocabulary` for how a map is judged.
 
     Raises:
         InputError: The map cannot be read.
     """
-    if proven_by_t2d(copy):
-        return None, None
     from eagle3lab.vocabulary import read_token_map
 
-    found = read_token_map(copy.checkpoint)
-    token_map = replace(found, draft_vocab_size=copy.config.draft_vocab_size)
-    report = token_map.report
-    if report.kind.sound and not _unsigned(report.d2t_dtype):
-        return None, None
-    fault = report.fault
-    if fault is None and not _unsigned(report.d2t_dtype):
-        return None, None
-    offsets, proof = _offsets(token_map, report)
-    if offsets is None and report.repair is not None and target is not None:
-        offsets, proof = _by_target(copy.checkpoint, target, report.repair.offsets)
+    found = replace(read_token_map(copy.checkpoint), draft_vocab_size=copy.config.draft_vocab_size)
+    report = found.report
+    if (report.kind.sound or report.fault is None) and not _unsigned(report.d2t_dtype):
+        return None
+    offsets, proof = _offsets(found, report)
+    if offsets is None and report.repair is not None and copy.target is not None:
+        offsets, proof = _by_target(copy.checkpoint, copy.target, report.repair.offsets)
     if offsets is None:
-        return None, _refusal(report)
-    stored = None if token_map.d2t is None else token_map.d2t.name
-    name = next((t.info.name for t in copy.tensors if t.origin and t.origin.name == stored), "d2t")
-    edit = copy.replace_values(name, TensorValue("I64", (len(offsets),), offsets.astype("<i8").tobytes()))
-    change = Change(
-        fault or "vocab.dtype",
+        return None
+    name = "d2t" if found.d2t is None else found.d2t.name
+    edit = copy.put(name, "I64", (len(offsets),), Held(offsets.astype("<i8").tobytes()))
+    return Change(
+        report.fault or "vocab.dtype",
         f"{'d2t is added' if edit.before is None else 'd2t is written'} as {len(offsets)} int64 offsets",
         (report.kind.meaning, *report.evidence),
         proof,
         (edit,),
     )
-    return change, None
-
-
-def proven_by_t2d(copy: WorkingCopy) -> bool:
-    """Whether d2t + arange is exactly the set of tokens that t2d marks, which leaves nothing to judge.
-
-    Most heads are like that, and seeing it takes no numpy, whose import alone takes as long as copying 400 MB.
-    """
-    d2t, t2d, config = copy.find("d2t"), copy.find("t2d"), copy.config
-    if d2t is None or t2d is None or (d2t.dtype, t2d.dtype) != ("I64", "BOOL") or sys.byteorder != "little":
-        return False
-    if d2t.shape != (config.draft_vocab_size,) or t2d.shape != (config.vocab_size,) or t2d.numel > _LARGEST:
-        return False
-    offsets, marks = _raw(copy, d2t), _raw(copy, t2d)
-    if offsets is None or marks is None or not any(offsets):  # all zeros: perhaps never filled in
-        return False
-    served = {offset + row for row, offset in enumerate(array("q", offsets))}
-    return len(served) == d2t.numel and served == {token for token, mark in enumerate(marks) if mark}
-
-
-def _raw(copy: WorkingCopy, tensor: TensorInfo) -> bytes | None:
-    """The stored bytes of a contiguous tensor of the drafter; None where they lie in another way."""
-    origin = next((t.origin for t in copy.tensors if t.info is tensor), None)
-    if origin is None or copy.checkpoint.strides(origin) is not None:
-        return None
-    with copy.checkpoint.file_path(origin).open("rb") as stream:
-        stream.seek(origin.offset)
-        data = stream.read(origin.nbytes)
-    return data if len(data) == origin.nbytes else None
 
 
 def _unsigned(dtype: str | None) -> bool:
@@ -157,17 +114,4 @@ def _by_target(drafter: Checkpoint, target: Checkpoint, offsets: Ids) -> tuple[I
     return offsets, (
         f"with these offsets, {rows.nearest_is_own:.0%} of {rows.sampled} sampled rows of lm_head resemble their own "
         f"row of the target's {rows.target_tensor} more than any other ({rows.identical} of {rows.rows} are equal)"
-    )
-
-
-def _refusal(report: TokenMapReport) -> Refusal:
-    likely = () if report.repair is None else (f"likely, not proven: {report.repair.reason}",)
-    return Refusal(
-        report.fault,
-        f"{report.kind.meaning} Nothing in the files proves what it should hold",
-        (*report.evidence, *likely, *(f"open: {question}" for question in report.open_questions)),
-        (
-            "Export d2t again from the training run that made lm_head.",
-            "Give the target's weights with --target: its head can prove which tokens the rows stand for.",
-        ),
     )

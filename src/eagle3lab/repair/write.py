@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import stat
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -17,23 +19,14 @@ from eagle3lab.checkpoint.tensors import DTYPE_BITS
 from eagle3lab.checkpoint.writer import TensorToWrite, stored_parts, write_parts, write_safetensors
 from eagle3lab.engines.loading import differences, simulate_load
 from eagle3lab.errors import Eagle3labError, InputError
-from eagle3lab.repair.folder import atomic_folder, carry, check_out, list_folder
-from eagle3lab.repair.journal import (
-    JOURNAL,
-    SCHEMA_VERSION,
-    Kept,
-    change_to_dict,
-    digest,
-    pieces,
-)
-from eagle3lab.repair.model import IndexEdit, RepairPlan, load_summary
-from eagle3lab.repair.speculators import RELEASES
+from eagle3lab.repair.folder import atomic_folder, carry, check_out, list_folder, plain_mode
+from eagle3lab.repair.journal import JOURNAL, SCHEMA_VERSION, SHA256_UP_TO, WEIGHTS, Kept, digest, pieces
+from eagle3lab.repair.model import IndexEdit, RepairPlan, change_to_dict, load_summary
 
 if TYPE_CHECKING:
     from eagle3lab.engines.loading import LoadPlan
-    from eagle3lab.repair.working_copy import PlannedTensor
+    from eagle3lab.repair.copy import PlannedTensor
 
-_WEIGHTS = (".safetensors", ".bin", ".pt")
 _ITSELF = 8  # alignment of the first tensor of a safetensors file, in bytes
 
 
@@ -76,17 +69,14 @@ def write_repair(plan: RepairPlan, out: Path, *, verify: bool = False, sync: boo
     if plan.refusals:
         raise InputError(f"cannot be repaired for {plan.engine}: {plan.refusals[0].reason}", path=plan.path)
     check_out(out, plan.path)
-    if verify and plan.copy.engine.kind in RELEASES:
-        raise InputError(
-            f"there is no loader of {plan.engine} to verify the copy with", advice="Leave --verify out."
-        )
+    if verify:
+        _check_verifiable(plan)
     writer = _Writer(plan)
     with atomic_folder(out, sync=sync) as folder:
         writer.write(folder)
         copied = open_checkpoint(folder)
         load = simulate_load(copied, plan.copy.engine)
-        assert plan.after is not None
-        if unlike := differences(plan.after, load):
+        if plan.after is not None and (unlike := differences(plan.after, load)):
             raise RepairError(f"{out}: the copy does not load as planned ({unlike[0]})")
         if verify:
             from eagle3lab.engines.ground_truth import simulated_beside_real
@@ -97,6 +87,21 @@ def write_repair(plan: RepairPlan, out: Path, *, verify: bool = False, sync: boo
     return Written(out, load, True if verify else None)
 
 
+def _check_verifiable(plan: RepairPlan) -> None:
+    """Before anything is written: whether there is a loader to verify the copy with.
+
+    Raises:
+        InputError: There is none.
+    """
+    if plan.copy.engine.kind != "sglang":
+        raise InputError(
+            f"there is no loader of {plan.engine} to verify the copy with", advice="Leave --verify out."
+        )
+    from eagle3lab.engines.ground_truth.locate import find_installation
+
+    find_installation(plan.copy.engine)
+
+
 class _Writer:
     """The files of the copy, and what is needed to make the original of them again."""
 
@@ -105,6 +110,7 @@ class _Writer:
         self._checkpoint = plan.checkpoint
         self._root = plan.path.resolve()
         self._files, self._folders = list_folder(self._root)
+        self._digests = _Digests(self._root, self._files)
         self._pieces: dict[str, list[dict[str, Any]]] = {}
         self._new_files: dict[str, str] = {}
 
@@ -124,7 +130,7 @@ class _Writer:
             elif name == JOURNAL:  # of an earlier repair: kept in the new one
                 self._pieces[name] = pieces(self._root / name, ())
             else:
-                carry(self._root / name, folder / name, link=name.endswith(_WEIGHTS))
+                carry(self._root / name, folder / name, link=name.endswith(WEIGHTS))
                 size = (folder / name).stat().st_size
                 self._pieces[name] = pieces(self._root / name, [Kept(0, size, name, 0)])
         if len(self._new_files) > 1 and INDEX_FILE not in self._files:
@@ -157,19 +163,19 @@ class _Writer:
             ],
             self._metadata(name),
         )
-        (folder / new).chmod((self._root / name).stat().st_mode & 0o777 | 0o200)
+        (folder / new).chmod(plain_mode((self._root / name).stat().st_mode))
         kept = [
             Kept(tensor.origin.offset, tensor.origin.nbytes, new, at)
             for tensor, at in zip(ordered, offsets, strict=True)
             if tensor.origin is not None
-            and tensor.parts is None
+            and tensor.values is None
             and self._checkpoint.strides(tensor.origin) is None
         ]
         self._pieces[name] = pieces(self._root / name, kept)
 
     def _parts(self, tensor: PlannedTensor) -> Iterable[Any]:
-        if tensor.parts is not None:
-            return tensor.parts()
+        if tensor.values is not None:
+            return tensor.values.parts()
         assert tensor.origin is not None
         return stored_parts(self._checkpoint, tensor.origin)
 
@@ -190,7 +196,7 @@ class _Writer:
         value = self._plan.copy.raw if name == CONFIG_FILE else self._index()
         write_parts(folder / name, [(json.dumps(value, indent=2) + "\n").encode("ascii")])
         if name in self._files:
-            (folder / name).chmod((self._root / name).stat().st_mode & 0o777 | 0o200)
+            (folder / name).chmod(plain_mode((self._root / name).stat().st_mode))
             self._pieces[name] = pieces(self._root / name, ())
 
     def _index(self) -> dict[str, Any]:
@@ -211,7 +217,12 @@ class _Writer:
         """The journal, last: a folder without one is not complete."""
         plan = self._plan
         originals = [
-            {"name": name, **digest(self._root / name).to_dict(), "pieces": self._pieces[name]}
+            {
+                "name": name,
+                **self._digests.of(name),
+                "mode": f"{stat.S_IMODE((self._root / name).stat().st_mode):04o}",
+                "pieces": self._pieces[name],
+            }
             for name in self._files
         ]
         journal = {
@@ -232,6 +243,38 @@ class _Writer:
                 advice="Repair it in smaller steps.",
             )
         write_parts(folder / JOURNAL, [text])
+
+
+class _Digests:
+    """Digests of the original's files; those of large ones are worked out beside the copying, which waits for disks."""
+
+    def __init__(self, root: Path, files: list[str]) -> None:
+        self._root = root
+        self._found: dict[str, dict[str, Any] | InputError] = {}
+        large = [name for name in files if (root / name).stat().st_size > SHA256_UP_TO]
+        self._worker = threading.Thread(target=self._read, args=(large,), daemon=True) if large else None
+        if self._worker is not None:
+            self._worker.start()
+
+    def _read(self, files: list[str]) -> None:
+        for name in files:
+            try:
+                self._found[name] = digest(self._root / name)
+            except InputError as error:
+                self._found[name] = error
+
+    def of(self, name: str) -> dict[str, Any]:
+        """As in the journal.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
+        if self._worker is not None:
+            self._worker.join()
+        found = self._found.get(name) or digest(self._root / name)
+        if isinstance(found, InputError):
+            raise found
+        return found
 
 
 def _layout(tensors: list[PlannedTensor]) -> list[PlannedTensor]:

@@ -35,8 +35,8 @@ class Investigation:
     """What is known of one case. Every part is optional, and read when a check asks for it.
 
     Args:
-        drafter: The drafter's folder.
-        target: The target's folder; a config.json in it is enough.
+        drafter: The drafter's folder, or what it holds already opened (or only planned).
+        target: The target's folder, or the same; a config.json in it is enough.
         engine: `sglang==0.5.9`, `vllm==0.20.2`, `installed`, or a source tree.
         launch: The launch command, or a file that holds it.
         log: The server's log.
@@ -49,16 +49,16 @@ class Investigation:
 
     def __init__(
         self,
-        drafter: Place | None = None,
-        target: Place | None = None,
+        drafter: Place | Checkpoint | None = None,
+        target: Place | Checkpoint | None = None,
         engine: str | None = None,
         launch: str | None = None,
         log: Place | None = None,
         events: Place | None = None,
         text: Place | None = None,
     ) -> None:
-        self.drafter_path = _folder(drafter)
-        self.target_path = _folder(target)
+        self._given_drafter, self.drafter_path = _opened_or_folder(drafter)
+        self._given_target, self.target_path = _opened_or_folder(target)
         self.launch: Launch | None = read_launch(launch) if launch is not None else None
         self.log_path = None if log is None else fspath(log)
         self._events_path = _folder(events)
@@ -75,14 +75,32 @@ class Investigation:
         if text is not None:
             _ = self.text_tokens
 
+    def with_drafter(self, drafter: Checkpoint) -> Investigation:
+        """The case with another drafter, and without log and events, which are of the one that was served."""
+        other = object.__new__(Investigation)
+        kept = (
+            "target_path",
+            "launch",
+            "text_name",
+            "_spec",
+            "_given_target",
+            "_resolved",
+            "_engine_facts",
+            "_target",
+        )
+        other.__dict__.update({name: self.__dict__[name] for name in kept if name in self.__dict__})
+        other.drafter_path, other._given_drafter = drafter.path, drafter
+        other.log_path, other._events_path, other.found = None, None, []
+        return other
+
     # ---- drafter --------------------------------------------------------------------------------------------
 
     @cached_property
     def _opened(self) -> tuple[Checkpoint | None, InputError | None]:
         from eagle3lab.checkpoint import open_checkpoint
 
-        if self.drafter_path is None:
-            return None, None
+        if self._given_drafter is not None or self.drafter_path is None:
+            return self._given_drafter, None
         try:
             return open_checkpoint(self.drafter_path), None
         except InputError as error:
@@ -181,7 +199,7 @@ class Investigation:
         if self.target_path is None:
             return None, None, None
         try:
-            checkpoint = open_checkpoint(self.target_path)
+            checkpoint = self._given_target or open_checkpoint(self.target_path)
             return checkpoint, read_target(checkpoint.raw_config), None
         except InputError as error:
             return None, self._target_config_alone(), error
@@ -449,6 +467,17 @@ class Investigation:
     def blames(self, *faults: str) -> bool:
         """Whether a check before has found one of these faults."""
         return any(finding.fault in faults for finding in self.found)
+
+
+def _opened_or_folder(place: Place | Checkpoint | None) -> tuple[Checkpoint | None, Path | None]:
+    """A checkpoint that is open already and its folder, or the folder alone.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    if place is None or isinstance(place, str | PathLike):
+        return None, _folder(place)
+    return place, place.path
 
 
 def _folder(place: Place | None) -> Path | None:

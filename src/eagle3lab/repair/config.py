@@ -1,44 +1,52 @@
-"""config.json: the dialect, the class, and the values that the weights themselves prove."""
+"""Repairs of config.json: the dialect, the class, the layer ids, and the values that the weights themselves prove.
+
+Each takes the working copy, changes it and says what it changed, or leaves it and returns None.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from eagle3lab.checkpoint.config import ABSENT
 from eagle3lab.checkpoint.dialects import flat_config
-from eagle3lab.repair.layer_ids import capture_wiring
-from eagle3lab.repair.model import ABSENT, Change, ConfigEdit
+from eagle3lab.engines.capture import TOP_LEVEL
+from eagle3lab.repair.model import Change, ConfigEdit
 from eagle3lab.text import printable
 
 if TYPE_CHECKING:
-    from eagle3lab.checkpoint import TensorInfo
     from eagle3lab.engines.facts import EngineFacts
-    from eagle3lab.repair.working_copy import WorkingCopy
+    from eagle3lab.repair.copy import WorkingCopy
 
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|midlayer)(?:\.(\d+))?\.")
 
 
-def repair_dialect(copy: WorkingCopy) -> Change | None:
-    """From speculators' nested config to the flat one."""
-    config = copy.config
-    if config.dialect != "speculators":
+def dialect(copy: WorkingCopy) -> Change | None:
+    """From speculators' nested config to the flat one; layer ids stay where vLLM reads them, at the top level."""
+    config, engine = copy.config, copy.engine
+    if config.dialect != "speculators" or engine.kind != "sglang":
         return None
-    architecture = copy.engine.drafter.architectures[0]
+    architecture = engine.drafter.architectures[0]
     named = ", ".join(map(printable, config.architectures)) or "no class"
-    edit = copy.set_whole(flat_config(config, architecture))
+    flat, ids = flat_config(config, architecture), config.aux_hidden_state_layer_ids
+    if ids:
+        flat[TOP_LEVEL] = list(ids)
+    if ids and copy.target is None and min(ids) >= engine.capture.shift:
+        # Whether they are the defaults of the target is not known: stated, they are captured of any Llama target.
+        flat["eagle_config"] = {TOP_LEVEL: [one - engine.capture.shift for one in ids]}
     return Change(
         "head-kind.config-dialect",
         "config.json is written in the flat dialect",
         (
             "config.json nests the layer's settings in transformer_layer_config",
-            f"{copy.engine.spec} reads a flat config.json and knows no class {named}",
+            f"{engine.spec} reads a flat config.json and knows no class {named}",
         ),
         f"every value of the flat file is the nested one's; {architecture} is the class for a Llama layer",
-        (edit,),
+        (copy.set_whole(flat),),
     )
 
 
-def repair_architecture(copy: WorkingCopy) -> Change | None:
+def architecture(copy: WorkingCopy) -> Change | None:
     """`architectures` to the class that serves EAGLE-3 drafters, if it names none the release knows."""
     config, drafter = copy.config, copy.engine.drafter
     edits: list[ConfigEdit] = []
@@ -64,10 +72,50 @@ def repair_architecture(copy: WorkingCopy) -> Change | None:
     )
 
 
-def repair_values(copy: WorkingCopy) -> list[Change]:
-    """Values that stop the release or disagree with the weights, where the weights leave one answer."""
-    steps = (_null_target_size, _layer_count, _head_dim, _draft_vocabulary, _input_norms)
-    return [change for step in steps if (change := step(copy)) is not None]
+def layer_ids(copy: WorkingCopy) -> Change | None:
+    """The ids from which the release captures what the head was trained on, where it reads them."""
+    plan = copy.capture()
+    if plan.needed is None or plan.trained is None or plan.fault is None:
+        return None
+    stated = list(plan.ids or ())
+    edits = [copy.set(plan.needed_at, list(plan.needed))]
+    if copy.capture().trained != plan.trained:  # the new ids alone leave open which states they mean
+        edits.append(copy.set(TOP_LEVEL, list(plan.trained)))
+    captured = f"{copy.engine.spec} captures the inputs of layers {list(plan.points or ())}"
+    how = "with them" if plan.read else f"as it reads layer ids only from {plan.needed_at}"
+    return Change(
+        plan.fault,
+        f"layer ids {stated} become {list(plan.needed)} in {plan.needed_at}",
+        (
+            f"{plan.place} is {stated}" if stated else "config.json states no layer ids",
+            f"{captured} {how}" if plan.points else how,
+            plan.source,
+        ),
+        f"{plan.evidence}; from {list(plan.needed)} the release captures the inputs of layers {list(plan.trained)}",
+        tuple(edits),
+    )
+
+
+def capture_switch(copy: WorkingCopy) -> Change | None:
+    """use_aux_hidden_state to true, where fc takes several states and the release reads the switch."""
+    config, fc = copy.config, copy.ending("fc.weight")
+    wiring = copy.release.wiring
+    read = None if wiring is None else wiring.use_aux_hidden_state
+    if config.use_aux_hidden_state or read is None or fc is None or len(fc.shape) != 2:
+        return None
+    states, left = divmod(fc.shape[1], config.target_hidden_size)
+    if left or states < 2:
+        return None
+    return Change(
+        "capture.disabled",
+        "use_aux_hidden_state becomes true",
+        (
+            f"use_aux_hidden_state is false, so {copy.engine.spec} hands over one state ({read.source})",
+            f"fc.weight has {fc.shape[1]} columns: {states} states of width {config.target_hidden_size}",
+        ),
+        "a head that is trained on the last state alone has no fc of several states",
+        (copy.set(config.sources["use_aux_hidden_state"], True),),
+    )
 
 
 def _rule(engine: EngineFacts, name: str) -> str | None:
@@ -75,7 +123,8 @@ def _rule(engine: EngineFacts, name: str) -> str | None:
     return next((str(rule.source) for rule in engine.construction if rule.rule == name), None)
 
 
-def _null_target_size(copy: WorkingCopy) -> Change | None:
+def null_target_size(copy: WorkingCopy) -> Change | None:
+    """target_hidden_size: null away, where the release multiplies it."""
     source = _rule(copy.engine, "target_hidden_size not null")
     if source is None or copy.raw.get("target_hidden_size", 0) is not None:
         return None
@@ -88,11 +137,12 @@ def _null_target_size(copy: WorkingCopy) -> Change | None:
     )
 
 
-def _layer_count(copy: WorkingCopy) -> Change | None:
-    found = [_LAYER_NUMBER.search(info.name) for info in copy.infos]
+def layer_count(copy: WorkingCopy) -> Change | None:
+    """num_hidden_layers to the number of decoder layers that have tensors."""
+    found = [_LAYER_NUMBER.search(name) for name in copy.checkpoint.tensors]
     numbers = {int(match[1] or 0) for match in found if match}
     stated = copy.config.num_hidden_layers
-    if numbers != set(range(len(numbers))) or len(numbers) in (0, stated) or len(numbers) > stated:
+    if numbers != set(range(len(numbers))) or not 0 < len(numbers) < stated:
         return None
     return Change(
         "head-kind.layer-count",
@@ -103,7 +153,8 @@ def _layer_count(copy: WorkingCopy) -> Change | None:
     )
 
 
-def _head_dim(copy: WorkingCopy) -> Change | None:
+def head_dim(copy: WorkingCopy) -> Change | None:
+    """head_dim, where it is not stated and all four projections have the same one."""
     config = copy.config
     shapes = [_projection(copy, f"self_attn.{name}_proj.weight") for name in "qkvo"]
     if not config.sources["head_dim"].startswith("derived") or any(s is None or len(s) != 2 for s in shapes):
@@ -132,13 +183,15 @@ def _head_dim(copy: WorkingCopy) -> Change | None:
 
 
 def _projection(copy: WorkingCopy, tail: str) -> tuple[int, ...] | None:
-    found = [info.shape for info in copy.infos if info.name.endswith(f".{tail}")]
-    return found[0] if found else None
+    return next(
+        (one.shape for one in copy.checkpoint.contents.offered if one.name.endswith(f".{tail}")), None
+    )
 
 
-def _draft_vocabulary(copy: WorkingCopy) -> Change | None:
+def draft_vocabulary(copy: WorkingCopy) -> Change | None:
+    """draft_vocab_size to the rows of lm_head, where d2t or the vocabulary has as many; null without a head."""
     config = copy.config
-    head, token_map = _ending(copy, "lm_head.weight"), _ending(copy, "d2t")
+    head, token_map = copy.ending("lm_head.weight"), copy.ending("d2t")
     rows = head.shape[0] if head is not None and len(head.shape) == 2 else None
     entries = token_map.shape[0] if token_map is not None and len(token_map.shape) == 1 else None
     if not config.stated("draft_vocab_size"):
@@ -159,17 +212,16 @@ def _draft_vocabulary(copy: WorkingCopy) -> Change | None:
         proof = f"lm_head.weight has {rows} rows and d2t has {rows} entries"
     else:
         return None
+    edit = copy.set("draft_vocab_size", proven)
     shown = "null" if proven is None else proven
-    return Change(
-        fault, f"draft_vocab_size becomes {shown}", (why,), proof, (copy.set("draft_vocab_size", proven),)
-    )
+    return Change(fault, f"draft_vocab_size becomes {shown}", (why,), proof, (edit,))
 
 
-def _input_norms(copy: WorkingCopy) -> Change | None:
+def input_norms(copy: WorkingCopy) -> Change | None:
     """The switch for norms before fc, where the weights are there and the release has it."""
     for switch, tail in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
         rule = copy.engine.switches.get(switch)
-        if rule is None or getattr(copy.config, switch) or _ending(copy, tail) is None:
+        if rule is None or getattr(copy.config, switch) or copy.ending(tail) is None:
             continue
         paths = rule.present or rule.any
         stated = next((path for path in paths if copy.config.stated(path)), None)
@@ -185,9 +237,9 @@ def _input_norms(copy: WorkingCopy) -> Change | None:
     return None
 
 
-def repair_tie(copy: WorkingCopy) -> Change | None:
+def tie(copy: WorkingCopy) -> Change | None:
     """tie_word_embeddings to false, where a reduced head of its own is there."""
-    config, head = copy.config, _ending(copy, "lm_head.weight")
+    config, head = copy.config, copy.ending("lm_head.weight")
     drafts = config.draft_vocab_size
     if not config.tie_word_embeddings or drafts is None or drafts >= config.vocab_size or head is None:
         return None
@@ -205,35 +257,14 @@ def repair_tie(copy: WorkingCopy) -> Change | None:
     )
 
 
-def repair_capture_switch(copy: WorkingCopy) -> Change | None:
-    """use_aux_hidden_state to true, where fc takes several states and the release reads the switch."""
-    config, fc = copy.config, _ending(copy, "fc.weight")
-    wiring = capture_wiring(copy.engine)
-    read = None if wiring is None else wiring.use_aux_hidden_state
-    if config.use_aux_hidden_state or read is None or fc is None or len(fc.shape) != 2:
-        return None
-    states, left = divmod(fc.shape[1], config.target_hidden_size)
-    if left or states < 2:
-        return None
-    return Change(
-        "capture.disabled",
-        "use_aux_hidden_state becomes true",
-        (
-            f"use_aux_hidden_state is false, so {copy.engine.spec} hands over one state ({read.source})",
-            f"fc.weight has {fc.shape[1]} columns: {states} states of width {config.target_hidden_size}",
-        ),
-        "a head that is trained on the last state alone has no fc of several states",
-        (copy.set(config.sources["use_aux_hidden_state"], True),),
-    )
-
-
-def repair_rope(copy: WorkingCopy) -> Change | None:
+def rope(copy: WorkingCopy) -> Change | None:
     """rope_theta and rope_scaling beside transformers 5's `rope_parameters`, for releases that need them."""
     config = copy.config
-    stated = config.sources["rope_theta"] == "rope_parameters.rope_theta"
     required = copy.engine.config_source
     # transformers 4 has no rope_parameters in its config classes.
-    if not stated or required is None or "transformers==4." not in required.text:
+    if config.sources["rope_theta"] != "rope_parameters.rope_theta" or required is None:
+        return None
+    if "transformers==4." not in required.text:
         return None
     return Change(
         "layer.rope",
@@ -248,10 +279,3 @@ def repair_rope(copy: WorkingCopy) -> Change | None:
             copy.set("rope_scaling", dict(config.rope_scaling) if config.rope_scaling else None),
         ),
     )
-
-
-def _ending(copy: WorkingCopy, name: str) -> TensorInfo | None:
-    """The tensor of exactly this name, else the only one that has it behind a prefix."""
-    exact = copy.find(name)
-    found = [info for info in copy.infos if info.name.endswith(f".{name}")]
-    return exact or (found[0] if len(found) == 1 else None)

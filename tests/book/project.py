@@ -50,6 +50,7 @@ class Project:
         """Write `book/` with `pages`, and a table of contents of everything there is."""
         book = self.layout.root / "book"
         shutil.copytree(ROOT / "book" / "_static", book / "_static", dirs_exist_ok=True)
+        shutil.copytree(ROOT / "book" / "_extra", book / "_extra", dirs_exist_ok=True)
         shutil.copy(ROOT / "_config.yml", self.layout.root)
         for name, text in pages.items():
             (book / f"{name}.md").write_text(text, "utf-8")

@@ -43,7 +43,7 @@ class Attached(Event, frozen=True):
         tp_rank: Rank of this process among the `tp_size` that share the model.
         tp_size: Tensor parallel size.
         dp_rank: Rank among replicas, None without data parallelism.
-        ways: What was attached, and by which door: `Scheduler.__init__: plugin`.
+        ways: The functions that are hooked: `Scheduler.__init__`.
         missing: What this release does not have, or not where it was looked for.
     """
 
@@ -189,15 +189,24 @@ class Captured(Event, frozen=True):
 class Boundary(Event, frozen=True):
     """One forward pass of the drafter, as it was called.
 
+    Norms are Euclidean, the mean over at most 256 rows spread over the tokens of the batch; None where a norm is not
+    finite, there is no row, or what it is of was not seen.
+
     Attributes:
         step: Number of the pass in this process, from 0.
         phase: See `Phase`.
-        hidden_shape: Of the hidden states that came in, [tokens, width].
-        embeds_shape: Of the token embeddings, [tokens, H]; empty where they were not seen.
-        fc_ran: Whether the drafter's fc was applied in this pass.
-        hidden_norm: Mean Euclidean norm of the rows of the hidden states, of at most 256 of them spread over the
-            batch; None if it is not finite, there is no row, or it was not computed.
-        embeds_norm: The same for the embeddings.
+        hidden_shape: Of the hidden states that came in, [tokens, width]; rows that pad a CUDA graph are left out.
+        embeds_shape: Of the token embeddings, [rows, H]; empty where they were not seen.
+        fc_ran: Whether the drafter's fc was applied; None where a CUDA graph was replayed instead of the inner model's
+            own forward, and nothing could be seen.
+        hidden_norm: Norm of the hidden states.
+        embeds_norm: Norm of the embeddings.
+        fc_norm: Norm of what fc made of the hidden states.
+        aux_norms: Norm of each auxiliary layer's part of the hidden states, in the first pass of each phase and width
+            only, if fc was seen; empty otherwise.
+        drafts: The ids, of the draft vocabulary, that the drafter ranks first after the last token, likeliest first;
+            in the first pass of each phase and width only.
+        tokens: What the token map makes of those: ids of the target.
         tensors: Name of the safetensors file beside the events that holds them, None if not kept.
         rehearsal: Whether the pass was made before the server was ready, as for capturing a CUDA graph: its
             numbers are dummies, its shapes are those of the passes that the graph repeats unseen. Only the first
@@ -208,9 +217,13 @@ class Boundary(Event, frozen=True):
     phase: Phase
     hidden_shape: list[int]
     embeds_shape: list[int]
-    fc_ran: bool
+    fc_ran: bool | None
     hidden_norm: float | None
     embeds_norm: float | None
+    fc_norm: float | None = None
+    aux_norms: list[float] = []
+    drafts: list[int] = []
+    tokens: list[int] = []
     tensors: str | None = None
     rehearsal: bool = False
 

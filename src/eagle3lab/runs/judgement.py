@@ -33,6 +33,7 @@ class Start:
         loaded: What became of the checkpoint's names.
         token_map: hot_token_id.
         captured: The first call that asked the target for auxiliary hidden states; None if there was none.
+        captured_last: The last such call.
         shared: Each time the target's matrices were given to the drafter.
         algorithm: As in the server's arguments, None if not seen.
         use_aux_hidden_state: As the drafter's config says, None where it does not or was not seen.
@@ -43,6 +44,7 @@ class Start:
     loaded: Loaded | None
     token_map: TokenMap | None
     captured: Captured | None
+    captured_last: Captured | None
     shared: tuple[Shared, ...]
     algorithm: str | None
     use_aux_hidden_state: bool | None
@@ -58,6 +60,7 @@ class Start:
             loaded=_first(events, Loaded),
             token_map=_first(events, TokenMap),
             captured=_first(events, Captured),
+            captured_last=_first(reversed(events), Captured),
             shared=tuple(one for one in events if isinstance(one, Shared)),
             algorithm=None if configured is None else configured.algorithm,
             use_aux_hidden_state=None if configured is None else configured.use_aux_hidden_state,
@@ -117,6 +120,23 @@ class OneState:
 
 
 @dataclass(frozen=True, slots=True)
+class Recaptured:
+    """The layers that the drafter's config names were asked for, and later replaced by others.
+
+    Up to 0.5.10 the runner that captures CUDA graphs asks the target once more, without the drafter's layers, and the
+    release's default ones take their place.
+
+    Attributes:
+        asked: Layers whose inputs were to be captured, as the target held them after the first call.
+        held: Those that it held after the last.
+    """
+
+    asked: tuple[int, ...]
+    held: tuple[int, ...]
+    fault: str = "capture.graph-defaults"
+
+
+@dataclass(frozen=True, slots=True)
 class WrongMap:
     """A token map that leads to wrong tokens.
 
@@ -159,6 +179,18 @@ def judge_loading(start: Start) -> Misloaded | None:
     return found if found.unfilled or found.dropped else None
 
 
+def fused(boundary: Boundary, drafter: Built) -> bool | None:
+    """Whether fc fused the states of a pass; None where that cannot be known.
+
+    Where it was not seen, as when a CUDA graph is replayed, the width tells: every release's drafter applies fc to
+    states that are not as wide as its embeddings.
+    """
+    width = boundary.hidden_shape[-1] if boundary.hidden_shape else None
+    if boundary.fc_ran is not None or width is None or drafter.fc_in == drafter.fc_out:
+        return boundary.fc_ran
+    return True if width == drafter.fc_in else False if width == drafter.fc_out else None
+
+
 def judge_states(start: Start, prompts: Sequence[Boundary] = ()) -> OneState | None:
     """Whether an EAGLE-3 head gets the auxiliary hidden states that its fc was trained on; None if so or not seen.
 
@@ -168,7 +200,11 @@ def judge_states(start: Start, prompts: Sequence[Boundary] = ()) -> OneState | N
             ready. That fc ran in one of them clears the head, that it ran in none is proof.
     """
     drafter = start.eagle3
-    if drafter is None or not _has_fc(start, drafter, bool(prompts)) or any(one.fc_ran for one in prompts):
+    if drafter is None:
+        return None
+    ran = {id(one): fused(one, drafter) for one in prompts}
+    prompts = [one for one in prompts if ran[id(one)] is not None]
+    if any(ran.values()) or not _has_fc(start, drafter, bool(prompts)):
         return None
     shape = prompts[0].hidden_shape if prompts else []
     width = shape[-1] if shape else drafter.hidden_size
@@ -179,6 +215,16 @@ def judge_states(start: Start, prompts: Sequence[Boundary] = ()) -> OneState | N
     if start.use_aux_hidden_state is False:
         return OneState("capture.disabled", drafter.fc_in, width)
     return OneState("capture.algorithm", drafter.fc_in, width) if prompts else None
+
+
+def judge_captures(start: Start) -> Recaptured | None:
+    """Whether the layers that the drafter asked for were replaced afterwards; None if not or not seen."""
+    first, last = start.captured, start.captured_last
+    if start.eagle3 is None or first is None or last is None or first.given is None:
+        return None
+    if not first.layers or not last.layers or first.layers == last.layers:
+        return None
+    return Recaptured(tuple(first.layers), tuple(last.layers))
 
 
 def judge_map(start: Start) -> WrongMap | None:

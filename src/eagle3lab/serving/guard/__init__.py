@@ -14,6 +14,6 @@ import os
 def plugin() -> None:
     """Called by SGLang in every process."""
     if os.environ.get("EAGLE3LAB_GUARD"):
-        from eagle3lab.serving.probe.entry import plugin as attach
+        from eagle3lab.serving.probe import attach
 
         attach()

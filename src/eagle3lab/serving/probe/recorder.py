@@ -7,16 +7,8 @@ import sys
 import time
 from typing import TypeVar
 
-from eagle3lab.runs.events import (
-    Attached,
-    Boundary,
-    Counters,
-    Event,
-    EventWriter,
-    Verified,
-    rank_file,
-)
-from eagle3lab.serving.probe.settings import Settings
+from eagle3lab.runs.events import Attached, Boundary, Counters, Event, EventWriter, Verified, rank_file
+from eagle3lab.serving.probe import Settings
 
 _E = TypeVar("_E", bound=Event)
 # A capture or a sharing that is repeated for every batch size is told this often at most.
@@ -68,8 +60,3 @@ class Recorder:
 def now() -> float:
     """Seconds since the epoch."""
     return time.time()
-
-
-def plain(name: str) -> str:
-    """A name from a checkpoint as text that JSON can carry: a lone surrogate becomes its escape."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")

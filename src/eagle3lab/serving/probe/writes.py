@@ -23,8 +23,6 @@ from typing import Any
 
 import torch
 
-from eagle3lab.serving.probe.recorder import plain
-
 _SAMPLES = 512
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Below this share of unwritten elements a parameter counts as written: single values may equal their sentinel.
@@ -34,6 +32,11 @@ _MORE = 1.2
 # Looking after each name stops when it has taken this long altogether: a loader of thousands of names.
 _LOOKING_S = 2.0
 _GOLDEN = 0.6180339887498949
+
+
+def plain(name: str) -> str:
+    """A name from a checkpoint as text that JSON can carry: a lone surrogate becomes its escape."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 try:
-    from eagle3lab.serving.probe.entry import startup
+    from eagle3lab.serving.probe import attach
 except ImportError as error:
     print(f"eagle3lab guard: not attached ({error}); install eagle3lab for {sys.executable}", file=sys.stderr)
 else:
-    startup()
+    attach()
 
 # Another sitecustomize (a distribution's, an administrator's) is hidden by this one: run it too.
 _here = Path(__file__).parent

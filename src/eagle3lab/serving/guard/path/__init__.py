@@ -1,1 +1,0 @@
-"""A folder to stand first on a server's PYTHONPATH; it holds `sitecustomize` and nothing else."""

@@ -60,7 +60,7 @@ def main() -> int:
         plan = cpu(str(specimen_dir() / "target"), str(drafter), release=RELEASE)
         plan = replace(plan, extra=[*plan.extra, "--sleep-on-idle"])
         events = folder / "events"
-        overlay = probe_overlay(RELEASE, events=events, full_steps=given.full_steps, guard="warn")
+        overlay = probe_overlay(events=events, full_steps=given.full_steps, guard="warn")
         if given.control:
             overlay = Overlay()
         engine = find_engine(f"sglang=={RELEASE}")

@@ -12,7 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from eagle3lab.serving.after_import import after_import
+from eagle3lab.serving.hooks import after_import
 from eagle3lab.serving.overlay import Overlay
 
 MISSING = ("get_embed_and_head", "set_embed_and_head", "set_eagle3_layers_to_capture")

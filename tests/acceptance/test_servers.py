@@ -39,7 +39,7 @@ def served(
     plan = cpu(str(specimen_dir() / "target"), str(drafter), release=release)
     # A line for every forward: then a log tells exactly how many requests took part in each.
     plan = replace(plan, extra=[*plan.extra, "--enable-metrics", "--decode-log-interval", "1"])
-    overlay = probe_overlay(release, events=folder / "run" / EVENTS)
+    overlay = probe_overlay(events=folder / "run" / EVENTS)
     asked = Workload(load_trial(prompts=PROMPTS[release]).prompts, max_new_tokens=40)
     with Server.start(plan, folder / "run", engine(release), overlay=overlay, timeout_s=180.0) as server:
         followed = FollowedAddress(server.url, Given())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.serving.cpu_kernels.install import cpu_overlay
+from eagle3lab.serving.cpu_kernels import cpu_overlay
 from lab.kimi import kimi_dir
 from lab.kimi.delegation import MISSING
 from tests.serving.engines import run_inside

@@ -38,7 +38,7 @@ def plan(release: str, head: str, algorithm: str = "EAGLE3", tp: int = 1) -> Lau
 
 def accept_length(run: Path, launch: LaunchPlan, release: str, overlay: Overlay) -> float:
     """Serve, check the text on the cycle, and return the accept length of the request."""
-    events = probe_overlay(release, events=run / "events")
+    events = probe_overlay(events=run / "events")
     with serve(release, run, launch, overlay | events) as server:
         prompt = expected(kimi_dir())["prompt"]
         # One token from the prompt, sixty from verifications: the last of them is cut short for no length.

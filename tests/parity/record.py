@@ -31,7 +31,7 @@ def record(release: str, run: Path, drafter: Path) -> None:
     """Serve the specimen's healthy head and ask it one thing."""
     served = write_healthy(drafter)
     plan = cpu(str(served.target), str(served.drafter), release=release, extra=["--disable-radix-cache"])
-    overlay = probe_overlay(release, events=run / EVENTS, full_steps=PASSES, tensors=PASSES)
+    overlay = probe_overlay(events=run / EVENTS, full_steps=PASSES, tensors=PASSES)
     with Server.start(plan, run, find_engine(f"sglang=={release}"), overlay=overlay) as server:
         server.generate([list(load_trial(prompts=1).prompts[0])], 14, concurrency=1)
 

@@ -56,6 +56,17 @@ class Body(nn.Module):
         self.fc = nn.Linear(3 * H, H, bias=False)
         self.embed_tokens = nn.Embedding(16, H)
         self.midlayer = nn.Linear(H, H, bias=False)
+        self.layers = [self.midlayer]
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, input_embeds: Any = None
+    ) -> torch.Tensor:
+        embeds = self.embed_tokens(input_ids) if input_embeds is None else input_embeds
+        hidden = forward_batch.spec_info.hidden_states
+        if hidden.shape[-1] != embeds.shape[-1]:
+            hidden = self.fc(hidden)
+        out: torch.Tensor = self.midlayer(hidden + embeds)
+        return out
 
 
 class FakeEagle3(nn.Module):
@@ -84,11 +95,7 @@ class FakeEagle3(nn.Module):
 
     @torch.no_grad()
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any) -> Any:
-        embeds = self.model.embed_tokens(input_ids)
-        hidden = forward_batch.spec_info.hidden_states
-        if hidden.shape[-1] != embeds.shape[-1]:
-            hidden = self.model.fc(hidden)
-        out = self.model.midlayer(hidden + embeds)
+        out = self.model(input_ids, positions, forward_batch)
         return SimpleNamespace(next_token_logits=self.lm_head(out), hidden_states=out)
 
 
@@ -100,19 +107,85 @@ def weights(prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 class ModelRunner:
-    def __init__(self, draft: bool, checkpoint: dict[str, torch.Tensor] | None = None) -> None:
-        self.is_draft_worker, self.tp_rank, self.tp_size = draft, 0, 1
-        self.checkpoint = checkpoint
+    """Knows no dp_rank, as that of 0.5.9."""
+
+    def __init__(
+        self, draft: bool, server_args: Any = None, checkpoint: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        self.is_draft_worker, self.tp_rank, self.tp_size, self.dp_size = draft, 0, 1, 1
+        self.server_args, self.checkpoint = server_args, checkpoint
 
     def load_model(self) -> None:
         loader = sys.modules["sglang.srt.model_loader.loader"]
-        self.model = loader._initialize_model(SimpleNamespace(is_draft_model=self.is_draft_worker))
+        self.model = loader._initialize_model(
+            SimpleNamespace(is_draft_model=self.is_draft_worker, vocab_size=32)
+        )
         if self.checkpoint is not None:
             self.model.load_weights(self.checkpoint.items())
 
 
 def _initialize_model(model_config: Any) -> nn.Module:
     return FakeEagle3() if model_config.is_draft_model else Target()
+
+
+def a_batch(mode: Mode, rows: int, width: int, tokens: int | None = None) -> Any:
+    """A batch of one request; with `tokens`, the rows after them pad a graph's buffer."""
+    hidden = torch.ones(rows, width)
+    if tokens is not None:
+        hidden[tokens:] = 1000.0
+    return SimpleNamespace(
+        forward_mode=mode,
+        spec_info=SimpleNamespace(hidden_states=hidden),
+        extend_seq_lens_cpu=None if tokens is None else [tokens],
+    )
+
+
+class PrefillGraph:
+    """0.5.23's breakable prefill graph: what its runner calls in Python, and nothing that it does not.
+
+    `model_executor/runner/prefill_cuda_graph_runner.py`: `_run_forward` captures `layer_model.forward` alone, past the
+    outer model; `_execute_body_capture` puts the replay in its place and runs the outer forward.
+    """
+
+    def __init__(self, model: Any, bucket: int) -> None:
+        self.model, self.layer_model, self.bucket = model, model.model, bucket
+
+    def capture(self) -> None:
+        rows = torch.arange(self.bucket)
+        batch = a_batch(Mode.EXTEND, self.bucket, 3 * H)
+        self.output = self.layer_model.forward(rows % 16, rows, batch, input_embeds=None)
+
+    def replay(self, tokens: int) -> Any:
+        def replay_layer_forward(*args: Any, **layer_kwargs: Any) -> torch.Tensor:
+            return self.output
+
+        static_forward_batch = a_batch(Mode.EXTEND, self.bucket, 3 * H, tokens)
+        rows = torch.arange(self.bucket)
+        original_layer_forward = self.layer_model.forward
+        self.layer_model.forward = replay_layer_forward
+        try:
+            return self.model.forward(rows % 16, rows, static_forward_batch)
+        finally:
+            self.layer_model.forward = original_layer_forward
+
+
+class DraftGraph:
+    """The graphs of draft and draft-extend passes, of 0.5.9 and 0.5.23: the whole forward, captured once.
+
+    0.5.9 `speculative/eagle_draft_extend_cuda_graph_runner.py`: `run_once` calls `model_runner.model.forward`; a replay
+    runs nothing in Python.
+    """
+
+    def __init__(self, model: Any, mode: Mode, rows: int, width: int) -> None:
+        self.model, self.call = model, (mode, rows, width)
+
+    def capture(self) -> None:
+        _, rows, _ = self.call
+        for _ in range(2):  # run_once twice before it is captured
+            self.output = self.model.forward(torch.arange(rows), torch.arange(rows), a_batch(*self.call))
+
+    def replay(self) -> Any:
+        return self.output
 
 
 class Request:
@@ -126,26 +199,38 @@ class Request:
 class Scheduler:
     """Loads both models, as the real one does while it is constructed."""
 
-    def __init__(self, checkpoint: dict[str, torch.Tensor], algorithm: str = "EAGLE3") -> None:
+    def __init__(
+        self,
+        checkpoint: dict[str, torch.Tensor],
+        algorithm: str = "EAGLE3",
+        dp: tuple[int | None, int] = (None, 1),
+        layers: tuple[int, ...] = (1, 5, 8),
+    ) -> None:
+        self.dp_rank, self.dp_size = dp
         self.server_args = SimpleNamespace(
             speculative_algorithm=algorithm, speculative_num_steps=3, speculative_eagle_topk=1,
             speculative_num_draft_tokens=4, model_path="/t", speculative_draft_model_path="/d",
+            dp_size=dp[1],
         )  # fmt: skip
         self.model_config = SimpleNamespace(vocab_size=32)
-        self.target, self.draft = ModelRunner(False), ModelRunner(True, checkpoint)
+        self.target, self.draft = (
+            ModelRunner(False, self.server_args),
+            ModelRunner(True, self.server_args, checkpoint),
+        )
         self.target.load_model()
         self.draft.load_model()
         self.drafter: Any = self.draft.model
         self.drafter.set_embed(nn.Parameter(torch.randn(16, H)))
         if algorithm == "EAGLE3":
-            self.target.model.set_eagle3_layers_to_capture([1, 5, 8])
-        self.run(Mode.DECODE, 2, H)  # as for capturing a graph
+            self.target.model.set_eagle3_layers_to_capture(list(layers))
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """Passes over dummies, as for capturing graphs."""
+        self.run(Mode.DECODE, 2, H)
 
     def run(self, mode: Mode, rows: int, width: int) -> Any:
-        batch = SimpleNamespace(
-            forward_mode=mode, spec_info=SimpleNamespace(hidden_states=torch.ones(rows, width))
-        )
-        return self.drafter.forward(torch.arange(rows) % 16, torch.arange(rows), batch)
+        return self.drafter.forward(torch.arange(rows) % 16, torch.arange(rows), a_batch(mode, rows, width))
 
     def process_batch_result(self, batch: Any, result: Any) -> str:
         for request, accepted in zip(batch.reqs, result, strict=True):

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 EAGLE3LAB = [sys.executable, "-m", "eagle3lab", "guard"]
-SHOW = "import os; print(os.environ['EAGLE3LAB_GUARD'], 'eagle3lab.serving.probe.entry' in __import__('sys').modules)"
+SHOW = (
+    "import os; print(os.environ['EAGLE3LAB_GUARD'], 'eagle3lab.serving.probe' in __import__('sys').modules)"
+)
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

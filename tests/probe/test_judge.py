@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,11 +23,10 @@ from eagle3lab.runs.events import (
     Shared,
     TokenMap,
 )
-from eagle3lab.serving.guard.judge import judge_start, judge_steps
-from eagle3lab.serving.guard.speak import speak
-from eagle3lab.serving.probe.careful import Refused
+from eagle3lab.serving.guard.judge import judge_start, judge_steps, speak
+from eagle3lab.serving.hooks import Refused
+from eagle3lab.serving.probe import Settings
 from eagle3lab.serving.probe.recorder import Recorder
-from eagle3lab.serving.probe.settings import Settings
 from eagle3lab.vocabulary import MapKind
 
 ATTACHED = Attached(
@@ -106,7 +106,9 @@ def test_a_map_s_fault_is_told_in_the_words_of_its_kind(kind: MapKind) -> None:
     )
     [fault] = judge_start(start(loaded(), TARGET_CALL, held))
     assert fault.title.lower() == f"drafts are translated to wrong tokens: {kind.meaning[:-1]}".lower()
-    assert (fault.code, fault.lines, fault.certain) == (kind.fault, ("one", "two", "three"), True)
+    assert (fault.code, fault.lines, fault.certain) == (
+        kind.fault, ("one", "two", "three"), kind is not MapKind.REPEATING,
+    )  # fmt: skip
 
 
 def test_several_faults_are_all_named_the_states_first() -> None:
@@ -170,13 +172,14 @@ def test_without_its_variable_the_plugin_imports_nothing() -> None:
     """The entry point is announced to every SGLang in whose environment eagle3lab is installed."""
     program = (
         "import sys; before = set(sys.modules); from eagle3lab.serving.guard import plugin; plugin(); "
-        "print(sorted(name for name in set(sys.modules) - before if not name.startswith('eagle3lab.serving')))"
+        "new = set(sys.modules) - before; "
+        "import json; print(json.dumps([name for name in new if not name.startswith('eagle3lab.serving')]))"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EAGLE3LAB")}
     said = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert said.stdout.strip() == "['__future__', 'eagle3lab']"
+    assert set(json.loads(said.stdout)) <= {"__future__", "eagle3lab"}
 
 
 def test_the_entry_point_is_announced() -> None:

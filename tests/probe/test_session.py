@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from eagle3lab.runs.events import (
@@ -25,11 +26,12 @@ from eagle3lab.runs.events import (
     Verified,
     read_events,
 )
-from eagle3lab.serving.probe.careful import Refused
+from eagle3lab.runs.judgement import Start, fused, judge_states
+from eagle3lab.serving.hooks import Refused
+from eagle3lab.serving.probe import Settings
 from eagle3lab.serving.probe.session import Probe
-from eagle3lab.serving.probe.settings import Settings
 from tests.probe import fake_sglang
-from tests.probe.fake_sglang import H, Mode, Request, weights
+from tests.probe.fake_sglang import DraftGraph, H, Mode, PrefillGraph, Request, weights
 
 
 @pytest.fixture
@@ -43,15 +45,15 @@ def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             monkeypatch.setitem(sys.modules, name, module)
         runner = made["sglang.srt.model_executor.model_runner"].ModelRunner
         monkeypatch.setattr(fake_sglang, "ModelRunner", runner)
-        probe = Probe(settings, "startup")
+        probe = Probe(settings)
         probe.install()
         probes.append(probe)
         return made["sglang.srt.managers.scheduler"].Scheduler
 
     yield install
     for probe in probes:
-        for seam in probe.seams:
-            seam.remove()
+        for hook in probe.hooks:
+            hook.remove()
 
 
 def serve(scheduler: Any) -> None:
@@ -137,7 +139,7 @@ def test_while_a_graph_is_captured_nothing_is_read_from_the_device_and_nothing_c
 
     scheduler = live(Settings(tmp_path, tensors=5))(weights())
     monkeypatch.setattr(boundary, "_capturing", lambda: True)
-    monkeypatch.setattr(boundary, "_norm", lambda rows: pytest.fail("a norm during capture"))
+    monkeypatch.setattr(boundary, "_norms", lambda *given: pytest.fail("a norm during capture"))
     for _ in range(3):
         scheduler.run(Mode.DRAFT_EXTEND_V2, 4, 3 * H)
     monkeypatch.undo()
@@ -145,6 +147,100 @@ def test_while_a_graph_is_captured_nothing_is_read_from_the_device_and_nothing_c
     assert [(one.phase, one.rehearsal, one.fc_ran, one.tensors) for one in passes] == [
         ("decode", True, False, None), ("draft_extend", True, True, None),
     ]  # fmt: skip
+
+
+def test_the_first_pass_of_each_kind_is_looked_into(live: Any, tmp_path: Path) -> None:
+    scheduler = live(Settings(tmp_path))(weights())
+    serve(scheduler)
+    first, decode, extend, *later = [one for one in events(tmp_path).of(Boundary) if not one.rehearsal]
+    assert first.aux_norms == pytest.approx([H**0.5] * 3) and first.fc_norm is not None
+    assert len(first.drafts) == 4 and first.tokens == [2 * draft for draft in first.drafts], (
+        "ids of the target"
+    )
+    assert decode.aux_norms == [] and decode.fc_norm is None and len(decode.drafts) == 4
+    assert extend.aux_norms and not any(one.aux_norms or one.drafts for one in later)
+
+
+def test_a_prompt_over_a_replayed_graph_says_that_fc_is_not_known(live: Any, tmp_path: Path) -> None:
+    """0.5.23 on CUDA: the outer forward runs, the inner one is a replay, the buffer is padded."""
+    made = live(Settings(tmp_path))
+    graphs: list[PrefillGraph] = []
+
+    def warm_up(scheduler: Any) -> None:
+        graphs.append(PrefillGraph(scheduler.drafter, 8))
+        graphs[0].capture()
+
+    made.warm_up = warm_up
+    made(weights())
+    graphs[0].replay(5)
+    graphs[0].replay(3)
+    rank = events(tmp_path)
+    assert [(one.phase, one.rehearsal, one.hidden_shape, one.fc_ran) for one in rank.of(Boundary)] == [
+        ("extend", True, [8, 3 * H], True),
+        ("extend", False, [5, 3 * H], None), ("extend", False, [3, 3 * H], None),
+    ]  # fmt: skip
+    passes = rank.of(Boundary)[1:]
+    assert all(one.hidden_norm == pytest.approx((3 * H) ** 0.5) for one in passes), "without the padding"
+    [drafter] = [one for one in rank.of(Built) if one.role == "drafter"]
+    assert [fused(one, drafter) for one in passes] == [True, True], "the width tells"
+    assert judge_states(Start.of(rank.events), passes) is None
+    graphs[0].capture()
+    assert len(events(tmp_path).of(Boundary)) == 3, "a call past the outer model is no pass"
+
+
+def test_replays_of_whole_graphs_are_invisible_and_their_capture_is_a_rehearsal(
+    live: Any, tmp_path: Path
+) -> None:
+    made = live(Settings(tmp_path))
+    graphs: list[DraftGraph] = []
+
+    def warm_up(scheduler: Any) -> None:
+        graphs.append(DraftGraph(scheduler.drafter, Mode.DECODE, 2, H))
+        graphs.append(DraftGraph(scheduler.drafter, Mode.DRAFT_EXTEND_V2, 4, 3 * H))
+        for graph in graphs:
+            graph.capture()
+
+    made.warm_up = warm_up
+    scheduler = made(weights())
+    scheduler.run(Mode.EXTEND, 5, 3 * H)
+    for graph in graphs * 3:
+        graph.replay()
+    request = Request("a")
+    scheduler.verify([request], [2], last=True)
+    rank = events(tmp_path)
+    assert [(one.phase, one.rehearsal, one.fc_ran) for one in rank.of(Boundary)] == [
+        ("decode", True, False), ("draft_extend", True, True), ("extend", False, True),
+    ]  # fmt: skip
+    counters = rank.last(Counters)
+    assert counters is not None and counters.boundaries == {"extend": 1}, "rehearsals are not counted"
+
+
+def test_layers_that_a_graph_runner_replaces_are_told(
+    live: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0.4.9 to 0.5.10: `cuda_graph_runner.py` calls the target once more, without the drafter's layers."""
+    made = live(Settings(tmp_path, "refuse"))
+    made.warm_up = lambda scheduler: scheduler.target.model.set_eagle3_layers_to_capture()
+    made(weights(), layers=[1, 5, 7])
+    assert [(one.given, one.layers) for one in events(tmp_path).of(Captured)] == [
+        ([1, 5, 7], [2, 6, 8]), (None, [2, 6, 9]),
+    ]  # fmt: skip
+    said = capsys.readouterr().err
+    assert "[capture.graph-defaults]" in said and "asked for the inputs of layers 2, 6, 8" in said
+    assert "captured in the end: 2, 6, 9" in said and "The server goes on." in said
+
+
+@pytest.mark.parametrize(("dp", "rank"), [((None, 1), None), ((0, 2), 0), ((1, 2), 1)])
+def test_the_replica_is_known_where_the_runner_does_not_know_it(
+    live: Any,
+    tmp_path: Path,
+    dp: tuple[int | None, int],
+    rank: int | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    live(Settings(tmp_path, "warn"))(weights("layers.0."), dp=dp)
+    assert events(tmp_path).attached.dp_rank == rank
+    assert ("eagle3lab guard:" in capsys.readouterr().err) == (rank != 1), "one replica speaks for all"
 
 
 def test_dropped_names_and_a_target_that_captures_nothing(
@@ -164,11 +260,55 @@ def test_dropped_names_and_a_target_that_captures_nothing(
     assert "forward" not in vars(scheduler.drafter)
 
 
-def test_refuse_ends_the_scheduler_s_construction(live: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refuse_ends_the_start_as_soon_as_the_drafter_is_loaded(
+    live: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     scheduler = live(Settings(None, "refuse"))
-    with pytest.raises(Refused, match="no trained values"):
-        scheduler(weights("layers.0."))
-    assert "The server is stopped." in capsys.readouterr().err
+    shared: list[str] = []
+    original = fake_sglang.FakeEagle3.set_embed
+    fake_sglang.FakeEagle3.set_embed = lambda self, embed: shared.append("embed")  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Refused, match="no trained values"):
+            scheduler(weights("layers.0."))
+    finally:
+        fake_sglang.FakeEagle3.set_embed = original  # type: ignore[method-assign]
+    assert shared == [], "nothing was done after the load"
+    said = capsys.readouterr().err
+    assert "The server is stopped." in said and said.count("eagle3lab guard:") == 1
+    assert "embed_tokens" not in said, "the target provides it later"
+
+
+def test_what_only_a_ready_server_shows_is_refused_before_it_serves(
+    live: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An embedding that neither the checkpoint nor the target provides."""
+    made = live(Settings(None, "refuse"))
+    original = fake_sglang.FakeEagle3.set_embed
+    fake_sglang.FakeEagle3.set_embed = lambda self, embed: None  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Refused):
+            made(weights())
+    finally:
+        fake_sglang.FakeEagle3.set_embed = original  # type: ignore[method-assign]
+    assert "never written (1): model.embed_tokens.weight" in capsys.readouterr().err
+
+
+def test_a_server_that_serves_is_never_stopped(live: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    scheduler = live(Settings(None, "refuse"))(weights())
+    requests = [Request(str(number)) for number in range(10)]
+    for _ in range(12):
+        scheduler.verify(requests, [0] * 10)
+    said = capsys.readouterr().err
+    assert said.count("[none-accepted]") == 1 and "The server goes on." in said
+
+
+def test_a_map_that_is_padded_with_zeros_is_told_and_refuses_nothing(
+    live: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    padded = weights() | {"d2t": torch.cat([torch.arange(12) + 4, torch.zeros(4, dtype=torch.int64)])}
+    live(Settings(None, "refuse"))(padded)
+    said = capsys.readouterr().err
+    assert "[vocab.range]" in said and "The server goes on." in said
 
 
 @pytest.mark.parametrize(
@@ -207,7 +347,7 @@ def test_a_failure_in_the_probe_is_an_event_and_the_server_goes_on(
 ) -> None:
     from eagle3lab.serving.probe import boundary
 
-    monkeypatch.setattr(boundary, "_norm", lambda rows: 1 / 0)
+    monkeypatch.setattr(boundary, "_norms", lambda *given: 1 / 0)
     serve(live(Settings(tmp_path))(weights()))
     rank = events(tmp_path)
     [quiet] = rank.of(Quiet)

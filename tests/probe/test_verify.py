@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from eagle3lab.serving.probe import Settings
 from eagle3lab.serving.probe.recorder import Recorder
-from eagle3lab.serving.probe.settings import Settings
-from eagle3lab.serving.probe.verify import VerifyWatch
+from eagle3lab.serving.probe.session import VerifyWatch
 
 
 def watch() -> tuple[VerifyWatch, list[tuple[int, int]]]:

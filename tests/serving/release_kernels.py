@@ -12,7 +12,7 @@ from collections import Counter
 
 import torch
 
-from eagle3lab.serving.cpu_kernels import cache_locations, indexed_attention, tree
+from eagle3lab.serving.cpu_kernels import attention, cache_locations, tree
 from tests.serving.trees import random_tree
 
 done: Counter[str] = Counter()
@@ -111,7 +111,7 @@ def locations() -> None:
         same("copy_all_layer_kv_cache", *zip(*layers, strict=True))
 
 
-def attention() -> None:
+def triton_attention() -> None:
     from sglang.srt.layers.attention.triton_ops import decode_attention, extend_attention
 
     for seed, (heads, key_heads) in enumerate([(2, 2), (4, 1), (4, 2)]):
@@ -142,7 +142,7 @@ def attention() -> None:
         for mask in (None, torch.cat(blocks)):
             out = [torch.empty(3 * new, heads, width) for _ in range(2)]
             for function, result in (
-                (indexed_attention.extend_attention_fwd, out[0]),
+                (attention.extend_attention_fwd, out[0]),
                 (extend_attention.extend_attention_fwd, out[1]),
             ):
                 function(
@@ -153,7 +153,7 @@ def attention() -> None:
         out = [torch.empty(2, heads, width) for _ in range(2)]
         rows = torch.tensor([0, 5, 16], dtype=torch.int32)
         for function, result in (
-            (indexed_attention.decode_attention_fwd, out[0]),
+            (attention.decode_attention_fwd, out[0]),
             (decode_attention.decode_attention_fwd, out[1]),
         ):
             function(
@@ -165,5 +165,5 @@ def attention() -> None:
 
 if __name__ == "__main__":
     for part in sys.argv[1:]:
-        {"trees": trees, "locations": locations, "attention": attention}[part]()
+        {"trees": trees, "locations": locations, "attention": triton_attention}[part]()
     print(json.dumps(done))

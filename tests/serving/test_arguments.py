@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.serving.cpu_kernels.install import cpu_overlay
+from eagle3lab.serving.cpu_kernels import cpu_overlay
 from eagle3lab.serving.launch import LaunchPlan, cpu, gpu8, multi_node
 from eagle3lab.serving.launch.flags import FLAGS
 from tests.serving.engines import RELEASES, run_inside

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from eagle3lab.serving.cpu_kernels.attention import decode_attention, extend_attention
-from eagle3lab.serving.cpu_kernels.indexed_attention import decode_attention_fwd, extend_attention_fwd
+from eagle3lab.serving.cpu_kernels.attention import (
+    decode_attention,
+    decode_attention_fwd,
+    extend_attention,
+    extend_attention_fwd,
+)
 
 LOCATIONS, WIDTH = 64, 20
 # query heads, key heads, key width, value width: plain, grouped, MLA's prompt, MLA absorbed

@@ -384,7 +384,7 @@ def test_a_module_is_changed_after_its_import_and_stays_itself(tmp_path: Path) -
     (tmp_path / "subject.py").write_text("VALUE = 1\n")
     script = textwrap.dedent("""
         import pickle
-        from eagle3lab.serving.after_import import after_import
+        from eagle3lab.serving.hooks import after_import
         seen = []
         after_import("subject", lambda module: setattr(module, "VALUE", module.VALUE + 1))
         after_import("subject", seen.append)

@@ -8,7 +8,7 @@ import pytest
 from eagle3lab.serving.overlay import Overlay
 from tests.serving.engines import run_inside
 
-_NO_TORCHVISION = Overlay(startup=("eagle3lab.serving.cpu_kernels.activate:startup",))
+_NO_TORCHVISION = Overlay(startup=("eagle3lab.serving.cpu_kernels:startup",))
 _INTERPRETED = {"TRITON_INTERPRET": "1"}
 
 

@@ -103,7 +103,7 @@ def measure(
     run_dir = Path(run_dir).absolute()
     overlay = overlay or Overlay()
     if probe:
-        overlay |= probe_overlay(engine.release, events=run_dir / EVENTS, tensors=tensors)
+        overlay |= probe_overlay(events=run_dir / EVENTS, tensors=tensors)
     if _METRICS not in plan.extra:
         plan = replace(plan, extra=(*plan.extra, _METRICS))
     with _told(run_dir):

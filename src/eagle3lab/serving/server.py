@@ -18,7 +18,7 @@ from typing import Any, Self
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import COMMAND, LOG, OVERLAY, PLAN
 from eagle3lab.serving.client import RunningServer
-from eagle3lab.serving.cpu_kernels.install import cpu_overlay
+from eagle3lab.serving.cpu_kernels import cpu_overlay
 from eagle3lab.serving.engine import Engine, find_engine
 from eagle3lab.serving.errors import ServerDied, ServerError
 from eagle3lab.serving.launch.plan import MODULE, LaunchPlan

@@ -8,42 +8,20 @@ from __future__ import annotations
 
 import torch
 
-from eagle3lab.serving.cpu_kernels import attention
-from eagle3lab.serving.cpu_kernels.cache_locations import (
-    assign_draft_cache_locs_contiguous as assign_draft_cache_locs_contiguous_cpu,
-)
-from eagle3lab.serving.cpu_kernels.cache_locations import (
-    assign_extend_cache_locs as assign_extend_cache_locs_cpu,
-)
-from eagle3lab.serving.cpu_kernels.cache_locations import (
-    assign_req_to_token_pool as assign_req_to_token_pool_cpu,
-)
-from eagle3lab.serving.cpu_kernels.cache_locations import (
-    build_draft_decode_metadata as build_draft_decode_metadata_cpu,
-)
-from eagle3lab.serving.cpu_kernels.cache_locations import (
-    copy_all_layer_kv_cache as copy_all_layer_kv_cache_cpu,
-)
-from eagle3lab.serving.cpu_kernels.cache_locations import (
-    fill_accept_out_cache_loc as fill_accept_out_cache_loc_cpu,
-)
-from eagle3lab.serving.cpu_kernels.cache_locations import fill_bonus_tokens as fill_bonus_tokens_cpu
-from eagle3lab.serving.cpu_kernels.cache_locations import rotate_input_ids as rotate_input_ids_cpu
-from eagle3lab.serving.cpu_kernels.tree import build_tree as build_tree_kernel_efficient_cpu
-from eagle3lab.serving.cpu_kernels.tree import verify_tree_greedy as verify_tree_greedy_cpu
+from eagle3lab.serving.cpu_kernels import attention, cache_locations, tree
 
-__all__ = [
-    "assign_draft_cache_locs_contiguous_cpu",
-    "assign_extend_cache_locs_cpu",
-    "assign_req_to_token_pool_cpu",
-    "build_draft_decode_metadata_cpu",
-    "build_tree_kernel_efficient_cpu",
-    "copy_all_layer_kv_cache_cpu",
-    "fill_accept_out_cache_loc_cpu",
-    "fill_bonus_tokens_cpu",
-    "rotate_input_ids_cpu",
-    "verify_tree_greedy_cpu",
-]
+assign_draft_cache_locs_contiguous_cpu = cache_locations.assign_draft_cache_locs_contiguous
+assign_extend_cache_locs_cpu = cache_locations.assign_extend_cache_locs
+assign_req_to_token_pool_cpu = cache_locations.assign_req_to_token_pool
+build_draft_decode_metadata_cpu = cache_locations.build_draft_decode_metadata
+build_tree_kernel_efficient_cpu = tree.build_tree
+copy_all_layer_kv_cache_cpu = cache_locations.copy_all_layer_kv_cache
+fill_accept_out_cache_loc_cpu = cache_locations.fill_accept_out_cache_loc
+fill_bonus_tokens_cpu = cache_locations.fill_bonus_tokens
+rotate_input_ids_cpu = cache_locations.rotate_input_ids
+verify_tree_greedy_cpu = tree.verify_tree_greedy
+
+__all__ = [name for name in globals() if name.endswith("_cpu")]
 
 _operators = torch.library.Library("sgl_kernel", "FRAGMENT")
 _operators.define(

@@ -79,7 +79,7 @@ def _guard(value: str) -> GuardMode:
             return mode  # type: ignore[no-any-return]
     if word in _OFF:
         return "off"
-    print(f"eagle3lab: {GUARD} is {ascii(value)}, read as 'warn'; say warn or refuse", file=sys.stderr)
+    print(f"eagle3lab: {GUARD} is {value!a}, read as 'warn'; say warn or refuse", file=sys.stderr)
     return "warn"
 
 
@@ -88,7 +88,7 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     if value.isascii() and value.isdigit():
         return int(value)
     if value:
-        print(f"eagle3lab: {name} is {ascii(value)}, not a number; {default} is used", file=sys.stderr)
+        print(f"eagle3lab: {name} is {value!a}, not a number; {default} is used", file=sys.stderr)
     return default
 
 

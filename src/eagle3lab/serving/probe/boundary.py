@@ -161,7 +161,10 @@ class BoundaryWatch:
         current, self._current = self._current, None
         if current is None:
             return
-        width, ran = int(current.hidden.shape[-1]), None if not current.entered else current.fc_out is not None
+        width, ran = (
+            int(current.hidden.shape[-1]),
+            None if not current.entered else current.fc_out is not None,
+        )
         if current.rehearsal:
             kind = (current.phase, width, bool(ran))
             if kind in self._rehearsed:
@@ -273,7 +276,7 @@ def _norms(tensors: list[torch.Tensor], rows: int) -> list[float]:
 
 
 def _first_drafts(model: Any, result: Any) -> tuple[list[int], list[int]]:
-    """The ids that the drafter ranks first, likeliest first, for the last row: of its own vocabulary, of the target's."""
+    """What the drafter ranks first after the last row, likeliest first: ids of its vocabulary, and of the target's."""
     logits = getattr(result, "next_token_logits", None)
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or not len(logits):
         return [], []

@@ -1,4 +1,4 @@
-"""What a drafter is before it serves: built, loaded, given the target's matrices, its token map; and what is captured."""
+"""A drafter until it serves: built, loaded, given matrices of the target, its token map; and the layers captured."""
 
 from __future__ import annotations
 
@@ -159,7 +159,9 @@ class DrafterWatch:
             draft_size in (None, size(config, "vocab_size")),
         )
         self.recorder.emit(token_map)
-        later = {name for name, _ in self.model.named_parameters() if "embed_tokens" in name or "lm_head" in name}
+        later = {
+            name for name, _ in self.model.named_parameters() if "embed_tokens" in name or "lm_head" in name
+        }
         self.loaded(self._event(self._result, later), token_map)
 
     def _event(self, result: LoadResult, provided: set[str]) -> Loaded:
@@ -243,7 +245,8 @@ def _judge_map(
 
     # numpy has no bfloat16.
     arrays = {
-        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for name, tensor in maps.items()
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        for name, tensor in maps.items()
     }
     dtype = "BF16" if "d2t" in maps and maps["d2t"].dtype == torch.bfloat16 else None
     report = analyse_token_map(

@@ -119,7 +119,9 @@ class Probe:
             return
         if runner is not None:
             self._configured(runner.server_args, model)
-        drafter = DrafterWatch(model, self.recorder, self.safe, self._target_vocab_size, self._on_drafter_loaded)
+        drafter = DrafterWatch(
+            model, self.recorder, self.safe, self._target_vocab_size, self._on_drafter_loaded
+        )
         drafter.install()
         self._drafters.append(drafter)
         if self.recorder.writer is not None:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.serving.probe import probe_overlay
-from eagle3lab.serving.probe.careful import Careful, Refused
-from eagle3lab.serving.probe.seams import Seam, nothing_before
-from eagle3lab.serving.probe.settings import Settings
+from eagle3lab.serving.hooks import FailSafe, Hook, Refused
+from eagle3lab.serving.probe import Settings, probe_overlay
 
 
 class Base:
@@ -31,47 +29,47 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def careful_with() -> tuple[Careful, list[tuple[str, str]]]:
+def safe_with() -> tuple[FailSafe, list[tuple[str, str]]]:
     told: list[tuple[str, str]] = []
-    return Careful(lambda where, problem: told.append((where, problem))), told
+    return FailSafe(lambda where, problem: told.append((where, problem))), told
 
 
 def test_a_method_is_wrapped_and_put_back(engine: ModuleType) -> None:
-    careful, told = careful_with()
+    safe, told = safe_with()
     seen: list[Any] = []
-    seam = Seam(
-        "an_engine", "Scheduler.run", nothing_before, lambda called, result: seen.append((called, result))
+    hook = Hook(
+        "an_engine", "Scheduler.run", lambda args, kwargs, result: seen.append((args, kwargs, result))
     )
-    seam.install(careful)
+    hook.install(safe)
     scheduler = engine.Scheduler()
-    assert seam.attached and scheduler.run(1) == 2
-    assert seen == [(((scheduler, 1), {}), 2)]
-    seam.remove()
+    assert hook.attached and scheduler.run(1) == 2
+    assert seen == [((scheduler, 1), {}, 2)]
+    hook.remove()
     assert scheduler.run(1) == 2 and len(seen) == 1 and "run" not in vars(engine.Scheduler)
-    assert not seam.attached and not told
+    assert not hook.attached and not told
 
 
 def test_a_function_of_the_module_is_wrapped(engine: ModuleType) -> None:
-    careful, _ = careful_with()
+    safe, _ = safe_with()
     seen: list[Any] = []
-    seam = Seam("an_engine", "function", nothing_before, lambda called, result: seen.append(result))
-    seam.install(careful)
+    hook = Hook("an_engine", "function", lambda args, kwargs, result: seen.append(result))
+    hook.install(safe)
     assert engine.function() == "result" and seen == ["result"]
 
 
 @pytest.mark.parametrize("path", ["Scheduler.gone", "Gone.run", "gone"])
 def test_what_a_release_does_not_have_is_missing_and_nothing_breaks(engine: ModuleType, path: str) -> None:
-    careful, told = careful_with()
-    seam = Seam("an_engine", path, nothing_before, lambda called, result: None)
-    seam.install(careful)
-    assert seam.seen and not seam.attached and not told
+    safe, told = safe_with()
+    hook = Hook("an_engine", path, lambda args, kwargs, result: None)
+    hook.install(safe)
+    assert not hook.attached and not told
     assert engine.Scheduler().run(1) == 2
 
 
 def test_the_server_s_own_error_passes_through(engine: ModuleType) -> None:
-    careful, told = careful_with()
-    seam = Seam("an_engine", "Scheduler.run", nothing_before, lambda called, result: None)
-    seam.install(careful)
+    safe, told = safe_with()
+    hook = Hook("an_engine", "Scheduler.run", lambda args, kwargs, result: None)
+    hook.install(safe)
     with pytest.raises(ValueError, match="own error"):
         engine.Scheduler().run(-1)
     assert not told
@@ -80,14 +78,14 @@ def test_the_server_s_own_error_passes_through(engine: ModuleType) -> None:
 def test_a_failure_of_ours_is_told_once_and_then_quiet(
     engine: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    careful, told = careful_with()
+    safe, told = safe_with()
     calls = []
 
-    def fails(called: Any, result: Any) -> None:
+    def fails(args: Any, kwargs: Any, result: Any) -> None:
         calls.append(result)
         raise RuntimeError("out of \x1b[31mcoffee")
 
-    Seam("an_engine", "Scheduler.run", nothing_before, fails).install(careful)
+    Hook("an_engine", "Scheduler.run", fails).install(safe)
     scheduler = engine.Scheduler()
     assert [scheduler.run(value) for value in (1, 2, 3)] == [2, 3, 4]
     assert calls == [2]
@@ -99,18 +97,18 @@ def test_a_failing_report_does_not_matter(engine: ModuleType) -> None:
     def report(where: str, problem: str) -> None:
         raise OSError("disk full")
 
-    careful = Careful(report)
-    assert careful.run("part", lambda: 1 / 0) is None
-    assert careful.run("part", lambda: 1) is None and careful.run("other", lambda: 1) == 1
+    safe = FailSafe(report)
+    assert safe.run("part", lambda: 1 / 0) is None
+    assert safe.run("part", lambda: 1) is None and safe.run("other", lambda: 1) == 1
 
 
 def test_a_refusal_reaches_the_server(engine: ModuleType) -> None:
-    careful, told = careful_with()
+    safe, told = safe_with()
 
-    def refuses(called: Any, result: Any) -> None:
+    def refuses(args: Any, kwargs: Any, result: Any) -> None:
         raise Refused("no")
 
-    Seam("an_engine", "Scheduler.run", nothing_before, refuses).install(careful)
+    Hook("an_engine", "Scheduler.run", refuses).install(safe)
     with pytest.raises(Refused):
         engine.Scheduler().run(1)
     assert not told
@@ -137,11 +135,20 @@ def test_a_number_that_is_none_is_told_and_replaced(capsys: pytest.CaptureFixtur
     assert "EAGLE3LAB_FULL_STEPS" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("release", "by_plugin"),
-    [("0.5.23", True), ("0.5.11", True), ("0.5.10", False), ("0.5.9", False), ("0.6.0", True), ("main", False),
-     ("0.5.12.post1", True)],
-)  # fmt: skip
-def test_the_door_of_a_release(release: str, by_plugin: bool, tmp_path: Path) -> None:
-    overlay = probe_overlay(release, events=tmp_path)
-    assert bool(overlay.plugins) == by_plugin and bool(overlay.startup) == (not by_plugin)
+def test_the_probe_enters_as_python_starts_whatever_the_release(tmp_path: Path) -> None:
+    overlay = probe_overlay(events=tmp_path, guard="warn")
+    assert overlay.startup == ("eagle3lab.serving.probe:attach",) and not overlay.plugins
+    assert Settings.from_environment(overlay.environment) == Settings(tmp_path, "warn")
+
+
+def test_what_is_called_before_sees_the_arguments_and_cannot_stop_the_call(engine: ModuleType) -> None:
+    safe, told = safe_with()
+    seen: list[Any] = []
+
+    def before(args: Any, kwargs: Any) -> None:
+        seen.append((args[1:], kwargs))
+        raise KeyError("ours")
+
+    Hook("an_engine", "Scheduler.run", lambda args, kwargs, result: seen.append(result), before).install(safe)
+    assert engine.Scheduler().run(value=1) == 2
+    assert seen == [((), {"value": 1})] and [where for where, _ in told] == ["Scheduler.run"]

@@ -14,8 +14,8 @@ from eagle3lab.serving.account import Counts, Crossing, Measurement, Seen
 H = 64
 
 
-def crossing(phase: str, width: int, fc_ran: bool) -> Crossing:
-    return Crossing(phase, width, 7, fc_ran, (5, width), (5, H))
+def crossing(phase: str, width: int, fused: bool | None) -> Crossing:
+    return Crossing(phase, width, 7, fused, (5, width), (5, H), fused)
 
 
 def measurement(*crossings: Crossing) -> Measurement:
@@ -33,6 +33,7 @@ def test_a_state_of_one_width_is_the_drafter_s_own_in_a_later_draft_and_a_fault_
     assert state_of(crossing("extend", 3 * H, True)) == "fused by fc"
     assert state_of(crossing("decode", H, False)) == "the drafter's own state, fc not needed"
     assert state_of(crossing("draft_extend", H, False)) == "one state of the target, fc skipped"
+    assert state_of(crossing("extend", 2 * H, None)) == "not seen"
 
 
 def test_the_boundary_has_a_bar_for_every_server_and_phase_in_order() -> None:

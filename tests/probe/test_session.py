@@ -182,7 +182,9 @@ def test_a_prompt_over_a_replayed_graph_says_that_fc_is_not_known(live: Any, tmp
     passes = rank.of(Boundary)[1:]
     assert all(one.hidden_norm == pytest.approx((3 * H) ** 0.5) for one in passes), "without the padding"
     [drafter] = [one for one in rank.of(Built) if one.role == "drafter"]
-    assert [fused(one, drafter) for one in passes] == [True, True], "the width tells"
+    assert [fused(one.fc_ran, one.hidden_shape[-1], drafter) for one in passes] == [True, True], (
+        "the width tells"
+    )
     assert judge_states(Start.of(rank.events), passes) is None
     graphs[0].capture()
     assert len(events(tmp_path).of(Boundary)) == 3, "a call past the outer model is no pass"

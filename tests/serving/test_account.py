@@ -88,6 +88,12 @@ def add_events(tmp_path: Path) -> None:
             )  # fmt: skip
         writer.write(Captured(time=2.0, chain=["Outer", "Inner"], given=[1], layers=[2, 4, 6]))
         writer.write(Loaded(time=2.0, offered=5, placed={}, dropped=["layers.0.a"], never_written=["mid"]))
+        writer.write(
+            Boundary(
+                time=2.5, step=-1, phase="draft_extend", hidden_shape=[2, 192], embeds_shape=[2, 64], fc_ran=None,
+                hidden_norm=None, embeds_norm=None, rehearsal=True,
+            )
+        )  # fmt: skip
         for step, (phase, width, ran) in enumerate([("extend", 192, True), ("decode", 64, False)]):
             writer.write(
                 Boundary(
@@ -169,6 +175,10 @@ def test_what_the_probe_saw_is_told_once(tmp_path: Path) -> None:
     assert [(each.phase, each.width, each.passes, each.fc_ran) for each in found.seen.boundary] == [
         ("decode", 64, 40, False), ("draft_extend", 192, 20, None), ("extend", 192, 3, True),
     ]  # fmt: skip
+    assert [each.fused for each in found.seen.boundary] == [False, True, True], (
+        "what was not seen, the width tells"
+    )
+    assert [each.rehearsal for each in found.seen.boundary] == [False, True, False]
     assert found.seen.notes == (
         "the probe found no set_embed", "the probe fell silent at boundary: ValueError: x",
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import plotly.graph_objects as go
 
-from eagle3lab.figures.theme import BAD, GOOD, NEUTRAL, figure
+from eagle3lab.figures.theme import BAD, GOOD, NEUTRAL, PALETTE, figure
 from eagle3lab.serving.account import Crossing, Measurement
 
 PHASES = {"extend": "prompt", "draft_extend": "after verify", "decode": "later drafts"}
@@ -16,16 +16,19 @@ _STATES = {
     "fused by fc": GOOD,
     "the drafter's own state, fc not needed": NEUTRAL,
     "one state of the target, fc skipped": BAD,
+    "not seen": PALETTE["ochre"],
 }
 
 
 def state_of(crossing: Crossing) -> str:
-    """What arrived, in words: one of the legend's three.
+    """What arrived, in words: one of the legend's.
 
     Later drafts start from the drafter's own state; in the other phases the states are the target's.
     """
-    fused, own, skipped = _STATES
-    if crossing.fc_ran:
+    fused, own, skipped, unseen = _STATES
+    if crossing.fused is None:
+        return unseen
+    if crossing.fused:
         return fused
     return own if crossing.phase == "decode" else skipped
 

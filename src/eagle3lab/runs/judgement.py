@@ -179,15 +179,19 @@ def judge_loading(start: Start) -> Misloaded | None:
     return found if found.unfilled or found.dropped else None
 
 
-def fused(boundary: Boundary, drafter: Built) -> bool | None:
+def fused(fc_ran: bool | None, width: int | None, drafter: Built) -> bool | None:
     """Whether fc fused the states of a pass; None where that cannot be known.
 
     Where it was not seen, as when a CUDA graph is replayed, the width tells: every release's drafter applies fc to
     states that are not as wide as its embeddings.
+
+    Args:
+        fc_ran: What was seen.
+        width: Columns of the states that came in.
+        drafter: As it was built.
     """
-    width = boundary.hidden_shape[-1] if boundary.hidden_shape else None
-    if boundary.fc_ran is not None or width is None or drafter.fc_in == drafter.fc_out:
-        return boundary.fc_ran
+    if fc_ran is not None or width is None or drafter.fc_in == drafter.fc_out:
+        return fc_ran
     return True if width == drafter.fc_in else False if width == drafter.fc_out else None
 
 
@@ -202,9 +206,12 @@ def judge_states(start: Start, prompts: Sequence[Boundary] = ()) -> OneState | N
     drafter = start.eagle3
     if drafter is None:
         return None
-    ran = {id(one): fused(one, drafter) for one in prompts}
-    prompts = [one for one in prompts if ran[id(one)] is not None]
-    if any(ran.values()) or not _has_fc(start, drafter, bool(prompts)):
+    told = [
+        (one, fused(one.fc_ran, one.hidden_shape[-1] if one.hidden_shape else None, drafter))
+        for one in prompts
+    ]
+    prompts = [one for one, ran in told if ran is not None]
+    if any(ran for _, ran in told) or not _has_fc(start, drafter, bool(prompts)):
         return None
     shape = prompts[0].hidden_shape if prompts else []
     width = shape[-1] if shape else drafter.hidden_size

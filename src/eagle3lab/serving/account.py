@@ -44,9 +44,11 @@ class Crossing:
         phase: `extend`, `draft_extend` or `decode`.
         width: Columns of the hidden states.
         passes: Forward passes with that width, in one rank.
-        fc_ran: Whether fc was applied in them; None where that was not seen.
+        fc_ran: Whether fc was seen to be applied in them; None where that was not seen.
         hidden_shape: Of one such pass, [tokens, width]; empty where none was seen in full.
         embeds_shape: Of its token embeddings.
+        fused: Whether fc fused the states: as it was seen, else as their width tells; None where neither does.
+        rehearsal: Whether such passes were only seen before the server was ready, as when a CUDA graph was captured.
     """
 
     phase: str
@@ -55,6 +57,8 @@ class Crossing:
     fc_ran: bool | None
     hidden_shape: tuple[int, ...]
     embeds_shape: tuple[int, ...]
+    fused: bool | None = None
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,7 @@ def _from_events(ranks: Sequence[RankEvents]) -> tuple[Counts, int] | None:
 
 def _seen(ranks: Sequence[RankEvents]) -> Seen | None:
     from eagle3lab.runs.events import Boundary, Built, Captured, Counters, Loaded, Quiet
+    from eagle3lab.runs.judgement import fused
 
     if not ranks:
         return None
@@ -201,8 +206,9 @@ def _seen(ranks: Sequence[RankEvents]) -> Seen | None:
     passes: Counter[tuple[str, int]] = Counter()
     for boundary in first.of(Boundary):
         key = (boundary.phase, boundary.hidden_shape[-1] if boundary.hidden_shape else 0)
-        examples.setdefault(key, boundary)
-        passes[key] += 1
+        if key not in examples or examples[key].rehearsal:
+            examples[key] = boundary
+        passes[key] += not boundary.rehearsal
     if counters is not None:
         for name, number in counters.widths.items():
             where, _, columns = name.rpartition(":")
@@ -211,14 +217,17 @@ def _seen(ranks: Sequence[RankEvents]) -> Seen | None:
     crossings = []
     for (phase, width), number in sorted(passes.items()):
         example = examples.get((phase, width))
+        ran = example.fc_ran if example else None
         crossings.append(
             Crossing(
                 phase,
                 width,
                 number,
-                example.fc_ran if example else None,
+                ran,
                 tuple(example.hidden_shape) if example else (),
                 tuple(example.embeds_shape) if example else (),
+                ran if built is None else fused(ran, width, built),
+                example is not None and example.rehearsal,
             )
         )
     notes = [f"the probe found no {what}" for what in first.attached.missing]

@@ -108,6 +108,8 @@ def _probe_json(seen: Seen) -> dict[str, Any]:
                 "width": each.width,
                 "passes": each.passes,
                 "fc_ran": each.fc_ran,
+                "fused": each.fused,
+                "rehearsal": each.rehearsal,
                 "hidden_shape": list(each.hidden_shape),
                 "embeds_shape": list(each.embeds_shape),
             }
@@ -200,12 +202,20 @@ def _probe_drawn(seen: Seen) -> Iterator[RenderableType]:
 
     if seen.boundary:
         table = Table(title="What came into the drafter", title_justify="left")
-        for heading in ("phase", "width of the states", "fc ran", "passes", "for example"):
+        for heading in ("phase", "width of the states", "fused by fc", "passes", "for example"):
             table.add_column(heading)
         for each in seen.boundary:
-            ran = "-" if each.fc_ran is None else "yes" if each.fc_ran else "no"
+            ran = "not known" if each.fused is None else "yes" if each.fused else "no"
+            if each.fused is not None and each.fc_ran is None:
+                ran += ", by the width"
             shape = " × ".join(map(str, each.hidden_shape)) or "-"
-            table.add_row(each.phase, str(each.width), ran, str(each.passes), shape)
+            table.add_row(
+                each.phase,
+                str(each.width),
+                ran,
+                "rehearsals only" if each.rehearsal and not each.passes else str(each.passes),
+                shape,
+            )
         yield table
     if seen.captured is not None:
         chain = " → ".join(seen.chain)

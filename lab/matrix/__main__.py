@@ -17,8 +17,8 @@ from lab.specimen.quiet import quiet
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status is 2 for bad input."""
     from lab.matrix.pairs import SERVED, SERVED_BY
+    from lab.matrix.ranking import grade, write_signatures
     from lab.matrix.run import CHOICES, ENGINES, PROMPTS, TOKENS, jobs, run
-    from lab.matrix.signatures import write_signatures
 
     parser = argparse.ArgumentParser(prog="python -m lab.matrix", description=__doc__)
     parser.add_argument(
@@ -32,6 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--way", action="append", choices=("reference", "server"), help="reference by default"
     )
     parser.add_argument("--out", type=Path, default=None, help="matrix file (default: specimen/matrix.jsonl)")
+    parser.add_argument(
+        "--trusting",
+        action="store_true",
+        help="diagnose cells again that other code measured; measure none of them",
+    )
     parser.add_argument("--prompts", type=int, default=PROMPTS, help="prompts a cell")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="length at which an answer is cut")
     chosen = parser.parse_args(arguments)
@@ -59,12 +64,13 @@ def main(arguments: list[str] | None = None) -> int:
             engines, faults = chosen.engine or (SERVED_BY,), chosen.faults or SERVED
         out = chosen.out or (pairs_file() if chosen.pairs else matrix_file())
         todo = jobs(chosen.way or ("reference",), engines, faults)
-        cells = run(todo, out, told, prompts=chosen.prompts, tokens=chosen.tokens)
+        cells = run(todo, out, told, prompts=chosen.prompts, tokens=chosen.tokens, trusting=chosen.trusting)
     except Eagle3labError as error:
         console.print(str(error), style="red", markup=False)
         return 2
     if out == matrix_file():
         write_signatures(read_matrix())
+        console.print(str(grade(read_matrix())), markup=False)
     outcomes = Counter(cell.outcome for cell in cells)
     sys.stdout.write(", ".join(f"{count} {name}" for name, count in outcomes.most_common()) + "\n")
     return 0

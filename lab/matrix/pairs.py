@@ -10,8 +10,7 @@ from pathlib import Path
 from eagle3lab.diagnosis import diagnose
 from eagle3lab.engines.atlas.resolve import resolve_release
 from lab.faults import FAULTS
-from lab.matrix.measure import by_reference
-from lab.matrix.prepare import prepare, sglang_command
+from lab.matrix.cell import by_reference, prepare, sglang_command
 from lab.matrix.records import AND
 from lab.specimen.trial import Trial
 

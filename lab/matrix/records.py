@@ -29,7 +29,10 @@ trained here."""
 
 
 class Diagnosed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `eagle3lab diagnose` says from folder, target, release and command (and the log, for a server).
+    """What `eagle3lab diagnose` says from folder, target, release and command.
+
+    Of a server that answered it has the line of the log that the cell keeps as well, and ranks by the other half of the
+    cells.
 
     Attributes:
         verdict: broken, suspect, healthy, unknown.
@@ -86,7 +89,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         seconds: What the cell took.
         made: Date, `2026-11-29`.
         versions: Packages that computed it.
-        inputs: Digest of everything the cell depends on.
+        inputs: Digest of what was measured: files, launch, prompts.
+        code: Digest of the code that measured it.
     """
 
     fault: str
@@ -120,6 +124,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     made: str = ""
     versions: dict[str, str] = {}
     inputs: str = ""
+    code: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

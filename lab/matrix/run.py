@@ -14,8 +14,16 @@ import msgspec
 from eagle3lab.errors import InputError
 from lab.faults import FAULTS
 from lab.matrix import vllm
-from lab.matrix.measure import by_reference, diagnosed
-from lab.matrix.prepare import Prepared, faults_of, inputs_digest, prepare
+from lab.matrix.cell import (
+    Prepared,
+    by_reference,
+    by_server,
+    diagnosed,
+    faults_of,
+    inputs_digest,
+    prepare,
+    sglang_command,
+)
 from lab.matrix.records import AND, HEALTHY, Cell, Way, read_matrix, write_matrix
 from lab.specimen.trial import Trial, load_trial
 
@@ -25,19 +33,11 @@ CHOICES = (*ENGINES, vllm.ENGINE)
 #: Prompts and tokens of a cell.
 PROMPTS, TOKENS = 16, 64
 _PACKAGES = ("torch", "transformers", "sglang", "triton", "numpy")
-_CELL = ("lab/matrix/prepare.py", "lab/matrix/measure.py")
+_CELL = "lab/matrix/cell.py"
 _DECIDES: Mapping[str, tuple[str, ...]] = {
-    "reference": (
-        "lab/reference",
-        "src/eagle3lab/engines/capture.py",
-        "src/eagle3lab/engines/target.py",
-        "src/eagle3lab/engines/loading",
-        "src/eagle3lab/engines/facts",
-        "src/eagle3lab/diagnosis/release_rules.toml",
-        *_CELL,
-    ),
-    "server": ("src/eagle3lab/serving/cpu_kernels", "src/eagle3lab/serving/launch", *_CELL),
-    vllm.ENGINE: ("lab/matrix/vllm.py", "lab/matrix/vllm_worker.py", *_CELL),
+    "reference": ("lab/reference", "src/eagle3lab/engines", _CELL),
+    "server": ("src/eagle3lab/serving/cpu_kernels", _CELL),
+    vllm.ENGINE: ("lab/matrix/vllm.py", "lab/matrix/vllm_worker.py", _CELL),
 }
 Told = Callable[[Cell, bool, int, int], None]
 """Called with each cell, whether it was there already, how many are done, and how many there are."""
@@ -78,9 +78,15 @@ def jobs(
 
 
 def run(
-    todo: Sequence[Job], path: Path, told: Told, *, prompts: int = PROMPTS, tokens: int = TOKENS
+    todo: Sequence[Job],
+    path: Path,
+    told: Told,
+    *,
+    prompts: int = PROMPTS,
+    tokens: int = TOKENS,
+    trusting: bool = False,
 ) -> list[Cell]:
-    """Measure what `path` does not hold for the same inputs, and write it after every cell.
+    """Measure what `path` does not hold for the same inputs and code, and write it after every cell.
 
     Args:
         todo: The cells.
@@ -88,6 +94,7 @@ def run(
         told: Called with each cell.
         prompts: Prompts a cell.
         tokens: Length at which an answer is cut.
+        trusting: Take cells over that other code measured, after a change of it that changes no figure.
 
     Returns:
         The cells of `todo`, in its order.
@@ -104,23 +111,31 @@ def run(
                 prepared = vllm.prepare(job.fault, trial, tokens, Path(scratch))
             else:
                 prepared = prepare(job.fault, job.engine, job.way, trial, tokens, Path(scratch))
-            decides = vllm.ENGINE if job.engine == vllm.ENGINE else job.way
-            inputs = inputs_digest(prepared, trial, code[decides])
             known = kept.get((job.fault, job.engine, job.way))
-            cached = known is not None and known.inputs == inputs
-            cell = known if cached and known is not None else _measured(prepared, trial, Path(scratch))
-            # The diagnosis may have learnt since. Of a server it is made with the log, which is gone.
-            if job.way == "reference":
-                cell = msgspec.structs.replace(cell, diagnosis=diagnosed(prepared))
-            elif cached and job.engine == vllm.ENGINE:
-                cell = msgspec.structs.replace(cell, diagnosis=diagnosed(prepared, command=vllm.command))
-        if not cached:
-            cell = msgspec.structs.replace(cell, inputs=inputs, versions=cell.versions or versions)
+            decides = vllm.ENGINE if job.engine == vllm.ENGINE else job.way
+            inputs = inputs_digest(prepared, trial)
+            # Its head is trained elsewhere: what is recorded stands.
+            unmade = prepared.cell.outcome == "not made"
+            taken = known is not None and (
+                unmade or (known.inputs == inputs and (trusting or known.code == code[decides]))
+            )
+            if taken and known is not None:
+                cell = known
+            else:
+                cell = _measured(prepared, trial, Path(scratch))
+                cell = msgspec.structs.replace(cell, versions=cell.versions or versions)
+            if not (taken and unmade):
+                cell = msgspec.structs.replace(cell, inputs=inputs, code=code[decides])
+                # The diagnosis may have learnt since. Of a server that stopped it is made with the log, which is gone.
+                if job.way == "reference" or cell.outcome == "measured" or decides == vllm.ENGINE:
+                    command = vllm.command if decides == vllm.ENGINE else sglang_command
+                    said = diagnosed(Prepared(cell, prepared.served), command=command)
+                    cell = msgspec.structs.replace(cell, diagnosis=said)
         if cell != known:
             kept[cell.key] = cell
             write_matrix(kept.values(), path)
         done.append(cell)
-        told(cell, cached, number, len(todo))
+        told(cell, taken, number, len(todo))
     return done
 
 
@@ -130,8 +145,6 @@ def _measured(prepared: Prepared, trial: Trial, scratch: Path) -> Cell:
     if prepared.cell.engine == vllm.ENGINE:
         return vllm.by_vllm(prepared, trial)
     if prepared.cell.way == "server":
-        from lab.matrix.server import by_server
-
         return by_server(prepared, trial, scratch / "run")
     return by_reference(prepared, trial)
 

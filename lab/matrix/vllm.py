@@ -19,8 +19,7 @@ from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth.process import EngineProcessError, engine_process
 from eagle3lab.errors import InputError
 from lab.faults import Served
-from lab.matrix.measure import diagnosed, one_line, with_figures
-from lab.matrix.prepare import Prepared, described, put_in, unmeasured
+from lab.matrix.cell import Prepared, described, one_line, put_in, unmeasured, with_figures
 from lab.matrix.records import Cell
 from lab.specimen.trial import Trial
 
@@ -78,8 +77,7 @@ def by_vllm(prepared: Prepared, trial: Trial) -> Cell:
         )
     except EngineProcessError as error:
         reply = {"stops": str(error).partition("\n")[0]}
-    cell = read_reply(cell, reply, served, trial, seconds=time.monotonic() - began)
-    return msgspec.structs.replace(cell, diagnosis=diagnosed(prepared, command=command))
+    return read_reply(cell, reply, served, trial, seconds=time.monotonic() - began)
 
 
 def read_reply(cell: Cell, reply: dict[str, Any], served: Served, trial: Trial, *, seconds: float) -> Cell:

@@ -47,7 +47,7 @@ def parity(
         print_json(as_json(report), ascii=False, allow_nan=False)
     else:
         print_text(report)
-    raise typer.Exit(1 if report.verdict == "part" else 0)
+    raise typer.Exit(1 if report.verdict == "differ" else 0)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eagle3lab.text import printable
 
-Verdict = Literal["alike", "absorbed", "part"]
+Verdict = Literal["alike", "absorbed", "differ"]
 """Every stage is equal; some stage differs and no output does; an output differs."""
 
 TOLERANCE = 1e-4
@@ -148,14 +148,14 @@ class ParityReport:
     def verdict(self) -> Verdict:
         """Whether, and how far, the two sides differ."""
         if any(not one.carried.alike for one in self.stages if one.name in OUTPUTS):
-            return "part"
+            return "differ"
         if any(not one.own.alike for one in self.stages if one.name == DRAFTED):
-            return "part"
+            return "differ"
         return "absorbed" if self.causes else "alike"
 
     @property
     def first(self) -> Cause | None:
-        """The first stage at which they part; one that is harmless only if there is no other."""
+        """The first stage at which they differ; one that is harmless only if there is no other."""
         harmful = [one for one in self.causes if not one.harmless]
         return next(iter(harmful or self.causes), None)
 
@@ -234,8 +234,8 @@ def headline(report: ParityReport) -> str:
         where = "" if first is None else f" They differ at {_place(first.stage)}: {first.meaning}."
         return f"alike: logits and recurrent states are equal ({within}).{where}"
     if first is None:
-        return f"they part, and no stage differs of itself: small differences have grown ({within})"
-    return f"they part at {_place(first.stage)}: {first.meaning}"
+        return f"they differ, and no stage differs of itself: small differences have grown ({within})"
+    return f"they differ at {_place(first.stage)}: {first.meaning}"
 
 
 def sentences(report: ParityReport) -> Iterator[str]:
@@ -275,7 +275,7 @@ def stage_rows(report: ParityReport) -> list[list[str]]:
         cause, carried = own.get((stage.step, stage.name)), stage.carried
         word = "" if carried.alike and stage.own.alike else "differs"
         if cause is not None or not stage.own.alike:
-            word = "parts here" if cause is None or not cause.harmless else "differs here, harmless"
+            word = "differs here" if cause is None or not cause.harmless else "differs here, harmless"
         rows.append(
             [
                 str(stage.step),

@@ -131,7 +131,7 @@ class Cache:
             entries.scatter_(2, self._index(to), entries.gather(2, self._index(source)))
 
     def extended(self, keys: Tensor, values: Tensor, place: Place) -> tuple[Tensor, Tensor]:
-        """Put new entries `[B, T, kv_heads, head_dim]` in, and return all that a mask of this width speaks of."""
+        """Put new entries `[B, T, kv_heads, head_dim]` in, and return all that a mask of this width covers."""
         index, width = self._index(place.slots), place.seen.shape[-1]
         self.keys.scatter_(2, index, keys.transpose(1, 2))
         self.values.scatter_(2, index, values.transpose(1, 2))

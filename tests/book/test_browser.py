@@ -14,7 +14,7 @@ from eagle3lab.book.chooser import Chooser
 from eagle3lab.book.landing import landing_parts
 from eagle3lab.book.render import is_current
 from lab.matrix import read_matrix
-from lab.matrix.likeness import best_cell, conditional, likest, retained
+from lab.matrix.ranking import best_cell, conditional, most_alike, retained
 from tests.book.browser import NARROW, WIDE, Browser, Visit, browser, find_chromium
 from tests.support.project import ROOT
 
@@ -143,7 +143,7 @@ def test_the_chooser_ranks_as_the_library_does(
     shown = chromium.chosen(page, fields)
     given = observed.get("promised", ())
     promised = (*given, *(round(share, 3) for share in own[len(given) :]))
-    expected = likest(matrix, engine, **(observed | {"promised": promised}))
+    expected = most_alike(matrix, engine, **(observed | {"promised": promised}))
     assert len(shown) == 6
     # The form holds its figures to a few digits, so what is all but equally far may stand in another order.
     far = {one.cell.fault: one.distance for one in expected}

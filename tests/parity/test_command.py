@@ -41,7 +41,7 @@ def test_apart_as_json(served: Served, tmp_path: Path) -> None:
         "schema_version", "verdict", "first", "worst_alike", "drafter", "trained", "engine", "source", "sequences",
         "tokens", "tolerance", "stages", "causes", "replayed", "notes",
     }  # fmt: skip
-    assert (report["schema_version"], report["verdict"], report["engine"]) == (1, "part", NEW)
+    assert (report["schema_version"], report["verdict"], report["engine"]) == (1, "differ", NEW)
     assert report["first"] == {"step": 1, "stage": "attention residual"}
     assert {one["step"] for one in report["stages"]} == {1}
     [cause] = [one for one in report["causes"] if not one["harmless"]]

@@ -75,7 +75,7 @@ def test_counting_from_the_same_position_everything_is_equal(
 
 def test_draft_steps_that_skip_a_position(compare, head: Path) -> None:
     report = compare(OLD, trained=head)
-    assert report.verdict == "part" and named(report) == [(2, "positions")]
+    assert report.verdict == "differ" and named(report) == [(2, "positions")]
     assert all(one.carried.alike for one in report.stages if one.step == 1 and one.name == "logits")
 
 
@@ -83,7 +83,7 @@ def test_draft_steps_that_skip_a_position(compare, head: Path) -> None:
 def test_norm_before_residual(compare, engine: str) -> None:
     """The config says it, the trainer does it, SGLang does not read it: no second folder is needed."""
     report = compare(engine, config={"norm_before_residual": True})
-    assert report.verdict == "part" and report.first is not None
+    assert report.verdict == "differ" and report.first is not None
     assert (report.first.stage.step, report.first.stage.name) == (1, "attention residual")
     assert "norm_before_residual" in report.first.meaning
     before = [one for one in report.stages if one.step == 1 and one.name == "attention"]
@@ -93,7 +93,7 @@ def test_norm_before_residual(compare, engine: str) -> None:
 @pytest.mark.parametrize(("base", "words"), [(5e5, "500000"), (100.0, "100")])
 def test_rotary_base(compare, head: Path, base: float, words: str) -> None:
     report = compare(trained=head, config={"rope_theta": base})
-    assert report.verdict == "part" and named(report) == [(1, "rotated queries")]
+    assert report.verdict == "differ" and named(report) == [(1, "rotated queries")]
     assert report.first is not None
     assert report.first.meaning == f"rotary base {words} in the engine, 10000 in training"
 
@@ -114,7 +114,7 @@ def test_positions_divided(compare, head: Path) -> None:
 def test_recurrence_behind_the_norm(compare, head: Path) -> None:
     """Stated for an engine that reads it and not trained; then trained for one that does not read it."""
     report = compare(NEW, trained=head, config={"norm_output": True})
-    assert report.verdict == "part" and named(report) == [(1, "recurrence")]
+    assert report.verdict == "differ" and named(report) == [(1, "recurrence")]
     assert report.first is not None and "norm_output" in report.first.meaning
     assert next(one for one in report.stages if one.name == "logits").carried.alike
 
@@ -157,7 +157,7 @@ def test_names_that_are_dropped(served: Served, head: Path, prompts: Prompts, tm
     )
     report = compare_forwards(folder, served.target, OLD, trained=head, prompts=prompts)
     assert {"queries", "keys", "values", "attention", "mlp"} <= {name for _, name in named(report)}
-    assert report.verdict == "part"
+    assert report.verdict == "differ"
     assert any("10 tensors of the drafter are dropped" in note for note in report.notes)
 
 

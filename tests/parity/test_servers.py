@@ -15,7 +15,7 @@ from tests.parity.record import PASSES, RECORDED
     ("release", "verdict", "positions"),
     [
         ("0.5.23", "absorbed", [0, 0, 15, 16, 15, 19, 20]),
-        ("0.5.9", "part", [0, 0, 16, 17, 15, 20, 21]),
+        ("0.5.9", "differ", [0, 0, 16, 17, 15, 20, 21]),
     ],
 )
 def test_the_engines_side_is_what_the_server_computed(

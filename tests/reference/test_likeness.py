@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.matrix.likeness import carried_over, conditional, likest, retained
 from lab.matrix.pairs import Pair, hider
+from lab.matrix.ranking import carried_over, conditional, most_alike, retained
 from lab.matrix.records import Cell, Matrix
 
 ENGINE = "sglang==0.5.9"
@@ -38,19 +38,19 @@ MATRIX = Matrix(
 def test_the_measured_shares_come_back_for_the_head_they_were_measured_with() -> None:
     for one in (*MATRIX.cells[:3], MATRIX.cells[4]):
         found = next(
-            item for item in likest(MATRIX, ENGINE, shares=one.position_rates) if item.distance < 1e-9
+            item for item in most_alike(MATRIX, ENGINE, shares=one.position_rates) if item.distance < 1e-9
         )
         assert found.expected == pytest.approx(found.cell.position_rates)
 
 
-def test_the_likest_comes_first_by_shares_and_by_length() -> None:
-    assert likest(MATRIX, ENGINE, shares=(0.75, 0.05, 0.0))[0].cell.fault == "cliff"
-    assert likest(MATRIX, ENGINE, accept_length=1.0)[0].cell.fault == "dead"
-    assert likest(MATRIX, ENGINE, accept_length=2.7)[0].cell.fault == "healthy"
+def test_the_most_alike_comes_first_by_shares_and_by_length() -> None:
+    assert most_alike(MATRIX, ENGINE, shares=(0.75, 0.05, 0.0))[0].cell.fault == "cliff"
+    assert most_alike(MATRIX, ENGINE, accept_length=1.0)[0].cell.fault == "dead"
+    assert most_alike(MATRIX, ENGINE, accept_length=2.7)[0].cell.fault == "healthy"
 
 
 def test_a_real_server_is_preferred_and_what_stops_is_left_out() -> None:
-    found = {one.cell.fault: one.cell.way for one in likest(MATRIX, ENGINE, accept_length=1.5)}
+    found = {one.cell.fault: one.cell.way for one in most_alike(MATRIX, ENGINE, accept_length=1.5)}
     assert found == {"healthy": "reference", "dead": "reference", "cliff": "reference", "weak": "server"}
 
 
@@ -58,7 +58,7 @@ def test_a_better_head_keeps_the_same_part_of_its_own_accuracy() -> None:
     weak, healthy = MATRIX.cells[3], MATRIX.cells[0]
     assert retained(weak, healthy) == pytest.approx((0.5, 0.4 / 0.75, 0.375 / 0.5))
     assert carried_over((0.5, 0.5), (0.9, 0.8)) == pytest.approx((0.45, 0.45 * 0.4))
-    best = likest(MATRIX, ENGINE, shares=(0.475, 0.475 * 0.8 * 0.5333), promised=(0.95, 0.8, 0.7))[0]
+    best = most_alike(MATRIX, ENGINE, shares=(0.475, 0.475 * 0.8 * 0.5333), promised=(0.95, 0.8, 0.7))[0]
     assert best.cell.fault == "weak" or best.distance < 0.2
 
 
@@ -72,7 +72,7 @@ def test_conditional_and_carried_over_are_inverse(parts: list[float]) -> None:
 @pytest.mark.parametrize("arguments", [{}, {"accept_length": 2.0, "engine": "sglang==0.4.9"}])
 def test_without_a_figure_or_a_healthy_head_nothing_is_said(arguments: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"give the shares|not measured"):
-        likest(MATRIX, **{"engine": ENGINE, **arguments})  # type: ignore[arg-type]
+        most_alike(MATRIX, **{"engine": ENGINE, **arguments})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

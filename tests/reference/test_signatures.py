@@ -6,7 +6,7 @@ import json
 
 from eagle3lab.diagnosis.evidence.measured import SIGNATURES, measured
 from lab.matrix import Matrix, read_matrix
-from lab.matrix.signatures import signatures_of, tabulate
+from lab.matrix.ranking import grade, half, signatures_of, tabulate
 
 
 def test_the_file_in_the_package_is_today_s_matrix() -> None:
@@ -18,6 +18,13 @@ def test_neighbouring_signatures_count_together() -> None:
     assert dead == random and 0 < dead.alike <= dead.cells
     assert measured("vocab.double-offset", "healthy").alike == 0
     assert measured("no.such-fault", "dead").cells == 0
+
+
+def test_the_ranking_is_graded_on_cells_that_it_is_not_fitted_to() -> None:
+    """Half of the faults served are enough to name the others by."""
+    graded = grade(read_matrix())
+    assert graded.cells >= 40
+    assert graded.first / graded.cells > 0.8, str(graded)
 
 
 def test_a_cell_of_a_head_that_works_is_healthy_until_more_was_promised() -> None:
@@ -34,6 +41,7 @@ def test_a_fault_counts_once_in_a_release_and_as_the_server_has_it() -> None:
     assert [signatures_of(cell, None) for cell in both] == [{"dead"}, {"random-head"}]
     for some, seen in ((both, "dead"), (both[::-1], "dead"), (both[1:], "random-head")):
         reported = tabulate(Matrix(()))["faults"]["names.dropped"]
-        row = tabulate(Matrix(tuple(some)))["faults"]["names.dropped"]
+        row = tabulate(Matrix(tuple(some)), half(some[0]))["faults"]["names.dropped"]
+        assert tabulate(Matrix(tuple(some)), 1 - half(some[0]))["faults"]["names.dropped"] == reported
         assert row["cells"] == reported["cells"] + 1
         assert row[seen] == reported.get(seen, 0) + 1

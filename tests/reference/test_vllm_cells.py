@@ -21,7 +21,7 @@ from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth.locate import find_installation
 from eagle3lab.errors import InputError
 from lab.faults import FAULTS
-from lab.matrix import Matrix, parting, read_matrix, vllm
+from lab.matrix import Matrix, engines, read_matrix, vllm
 from lab.matrix import run as running
 from lab.matrix.records import Cell
 from lab.specimen.trial import Trial, load_trial
@@ -187,7 +187,7 @@ def test_a_reply_becomes_a_cell(trial: Trial, tmp_path: Path) -> None:
 
 
 def test_how_two_cells_compare() -> None:
-    def pair(fault: str, ours: dict[str, Any], theirs: dict[str, Any]) -> parting.Comparison:
+    def pair(fault: str, ours: dict[str, Any], theirs: dict[str, Any]) -> engines.Comparison:
         cells = [
             Cell(
                 **{"fault": fault, "slug": fault, "engine": engine, "way": way, "outcome": "measured"}
@@ -195,17 +195,17 @@ def test_how_two_cells_compare() -> None:
             )
             for engine, way, fields in (
                 (vllm.ENGINE, "server", ours),
-                (parting.SGLANG, "reference", theirs),
+                (engines.SGLANG, "reference", theirs),
             )
         ]
-        return parting.compare(Matrix(tuple(cells)))[0]
+        return engines.compare(Matrix(tuple(cells)))[0]
 
     figures = {"rounds": ("30",), "histograms": ((1, 0, 0, 1),), "answers": "a"}
     others = {"rounds": ("03",), "histograms": ((1, 0, 0, 1),), "answers": "a"}
     assert pair("vocab.t2d", figures, figures).relation == "alike"
-    assert pair("vocab.t2d", figures, others).relation == "parts"
+    assert pair("vocab.t2d", figures, others).relation == "differs"
     assert pair("vocab.t2d", figures, others | {"rounds": ()}).relation == "alike"
-    assert pair("vocab.t2d", figures, {"outcome": "stops"}).relation == "parts"
+    assert pair("vocab.t2d", figures, {"outcome": "stops"}).relation == "differs"
     assert pair("vocab.t2d", {"outcome": "stops"}, {"outcome": "stops"}).relation == "both stop"
     assert pair("vocab.t2d", {"outcome": "timeout"}, figures).relation == "one only"
     assert pair("vocab.t2d", figures, {"outcome": "not modelled"}).sglang is None
@@ -215,11 +215,11 @@ def test_how_two_cells_compare() -> None:
 
 def test_the_recorded_cells_part_where_it_is_said() -> None:
     """No difference without its reason, and no reason without a difference."""
-    assert (set(parting.PARTS) | parting.LEFT_TO_CHANCE) <= set(FAULTS)
-    rows = parting.compare(read_matrix())
+    assert (set(engines.REASONS) | engines.LEFT_TO_CHANCE) <= set(FAULTS)
+    rows = engines.compare(read_matrix())
     if not rows:
         pytest.skip(f"no cell of vLLM is recorded: python -m lab.matrix --engine {vllm.ENGINE} --way server")
-    assert {row.fault for row in rows if row.relation == "parts"} == set(parting.PARTS)
+    assert {row.fault for row in rows if row.relation == "differs"} == set(engines.REASONS)
     assert all(row.vllm.same_answers for row in rows if row.vllm.outcome == "measured")
     relations = {row.fault: row.relation for row in rows}
     assert relations["healthy"] == "alike"

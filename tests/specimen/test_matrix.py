@@ -10,8 +10,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from eagle3lab.errors import InputError
-from lab.matrix import Cell, Diagnosed, Matrix, measure, read_matrix
+from lab.matrix import Cell, Diagnosed, Matrix, read_matrix
 from lab.matrix import run as running
+from lab.matrix.cell import with_figures, with_histograms
 from lab.matrix.records import SCHEMA_VERSION, write_matrix
 
 CELL = Cell(
@@ -148,8 +149,8 @@ def test_figures_are_the_same_from_rounds_and_from_histograms() -> None:
 
     trial = load_trial(prompts=2)
     rounds, outputs = [(2, 0), (0, 1)], [(1, 2), (3,)]
-    one = measure.with_figures(CELL, rounds, outputs, trial, seconds=1.0)
-    two = measure.with_histograms(CELL, CELL.histograms, outputs, trial, seconds=1.0)
+    one = with_figures(CELL, rounds, outputs, trial, seconds=1.0)
+    two = with_histograms(CELL, CELL.histograms, outputs, trial, seconds=1.0)
     assert one == two
     assert (one.verify_steps, one.accepted, one.accept_length) == (4, (2, 1, 0), 1.75)
     assert one.same_answers is False

@@ -13,8 +13,8 @@ from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
 from lab.matrix import Matrix, pairs_file, read_matrix
 from lab.matrix import run as running
+from lab.matrix.cell import faults_of, prepare
 from lab.matrix.pairs import COMMON, SERVED, SERVED_BY, pairs
-from lab.matrix.prepare import faults_of, prepare
 from lab.specimen.trial import Trial, load_trial
 
 STOPPED = "capture.algorithm/EAGLE + head.tied"

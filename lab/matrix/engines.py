@@ -1,4 +1,4 @@
-"""Where vLLM and SGLang part: the same faulty head in both, compared verification by verification, and why."""
+"""Where vLLM and SGLang differ: the same faulty head in both, compared verification by verification, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLASS = "vLLM puts Eagle3 in front of a class's name where it is not there, and
 _NAMES = "vLLM stops at a name that leads nowhere; SGLang skips it"
 _MEMORY = "parameters that nothing fills hold whatever their memory held, in either engine"
 
-PARTS: dict[str, str] = {
+REASONS: dict[str, str] = {
     "capture.ids-convention/inputs-for-outputs": f"{_LAYERS}: these are the right ids there.",
     "capture.ids-convention/twice-converted": f"{_LAYERS}.",
     "capture.ids-convention/early-layers": f"{_LAYERS}.",
@@ -67,7 +67,7 @@ LEFT_TO_CHANCE: frozenset[str] = frozenset(
 )
 """Faults that leave parameters unfilled: vLLM fills none either, and its figures may differ from run to run."""
 
-Relation = Literal["alike", "both stop", "parts", "chance", "one only"]
+Relation = Literal["alike", "both stop", "differs", "chance", "one only"]
 """`alike`: every verification accepts the same. `chance`: parameters are left unfilled. `one only`: the fault does not
 apply to one of them, or has no figures there."""
 
@@ -82,7 +82,7 @@ class Comparison:
         sglang: Of the reference as SGLang 0.5.23, or of its server where the reference has no figures; None where
             there is neither.
         relation: See `Relation`.
-        why: Why they part; empty where they do not.
+        why: Why they differ; empty where they do not.
     """
 
     fault: str
@@ -101,8 +101,8 @@ def compare(matrix: Matrix) -> tuple[Comparison, ...]:
         why = (
             _MEMORY + "."
             if relation == "chance"
-            else PARTS.get(cell.fault, "")
-            if relation == "parts"
+            else REASONS.get(cell.fault, "")
+            if relation == "differs"
             else ""
         )
         rows.append(Comparison(cell.fault, cell, other, relation, why))
@@ -126,4 +126,4 @@ def _relation(cell: Cell, other: Cell | None) -> Relation:
     figures = [(one.outcome, one.answers, one.histograms, one.rounds) for one in (cell, other)]
     if not (cell.rounds and other.rounds):
         figures = [(*one[:3], ()) for one in figures]
-    return "alike" if figures[0] == figures[1] else "parts"
+    return "alike" if figures[0] == figures[1] else "differs"

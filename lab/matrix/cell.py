@@ -377,9 +377,7 @@ def by_server(prepared: Prepared, trial: Trial, run_dir: Path) -> Cell:
             workload,
             run_dir,
             probe=False,
-            overlay=probe_overlay(
-                cell.engine.partition("==")[2], events=run_dir / EVENTS, full_steps=_FULL_STEPS
-            ),
+            overlay=probe_overlay(events=run_dir / EVENTS, full_steps=_FULL_STEPS),
             start_timeout_s=_START_S,
             stall_s=_STALL_S,
         )

@@ -21,9 +21,9 @@ from pathlib import Path
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.runs.events import Counters, Quiet, read_events
 from eagle3lab.serving.engine import find_engine
-from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import probe_overlay
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.server import Server
 from lab.specimen.paths import specimen_dir
 from lab.specimen.variant import write_flat

@@ -26,9 +26,10 @@ from eagle3lab.runs.folder import EVENTS, RunFolder
 from eagle3lab.serving.account import Measurement
 from eagle3lab.serving.engine import find_engine
 from eagle3lab.serving.errors import ServerError, ServerTimeout
-from eagle3lab.serving.launch import LaunchPlan, cpu
 from eagle3lab.serving.measure import measure
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.probe import probe_overlay
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.workload import Workload
 from lab.faults import FAULTS, Fault, Served, inject, write_healthy
 from lab.faults.train import trained_head

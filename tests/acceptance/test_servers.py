@@ -12,8 +12,8 @@ from eagle3lab.acceptance.live import FollowedAddress
 from eagle3lab.acceptance.report import Given, ServerReport
 from eagle3lab.acceptance.sources import account_sources
 from eagle3lab.runs.folder import EVENTS, RunFolder
-from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.probe import probe_overlay
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload, run_workload
 from lab.specimen.paths import specimen_dir

@@ -15,8 +15,8 @@ from eagle3lab.repair.journal import JOURNAL
 from eagle3lab.runs.folder import MEASUREMENT
 from eagle3lab.serving.engine import Engine
 from eagle3lab.serving.errors import ServerError
-from eagle3lab.serving.launch import LaunchPlan
 from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.workload import Workload
 
 ENGINE = Engine("0.5.9", python="python")

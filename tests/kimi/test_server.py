@@ -8,9 +8,10 @@ import pytest
 
 from eagle3lab.runs.events import Boundary, Captured, Shared, read_events
 from eagle3lab.serving.errors import ServerDied
-from eagle3lab.serving.launch import LaunchPlan, cpu
 from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.probe import probe_overlay
+from eagle3lab.serving.profiles import cpu
 from lab.kimi import SERVE_WITH, expected, kimi_dir
 from lab.kimi.delegation import KIMI_DELEGATION
 from lab.kimi.target import LAYERS

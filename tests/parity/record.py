@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from eagle3lab.runs.folder import EVENTS, PLAN, RunFolder
 from eagle3lab.serving.engine import find_engine
-from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.probe import probe_overlay
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.server import Server
 from lab.faults import write_healthy
 from lab.specimen.trial import load_trial

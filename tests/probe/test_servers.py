@@ -26,9 +26,9 @@ from eagle3lab.runs.events import (
 )
 from eagle3lab.serving.client import Generation
 from eagle3lab.serving.errors import ServerDied
-from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import guard_environment, probe_overlay
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.server import Server
 from lab.specimen.paths import permutation_dir
 from lab.specimen.variant import write_variant

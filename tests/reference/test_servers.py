@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.measure import measure
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.workload import Workload
 from lab.faults import FAULTS, inject, write_healthy
 from lab.matrix import Matrix

@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from eagle3lab.diagnosis.evidence.launch import read_launch
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth.locate import find_installation
+from eagle3lab.engines.launch.reading import read_launch
 from eagle3lab.errors import InputError
 from lab.faults import FAULTS
 from lab.matrix import Matrix, engines, read_matrix, vllm

@@ -10,7 +10,7 @@ import pytest
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.diagnosis import diagnose
 from eagle3lab.repair import plan_repair, write_repair
-from eagle3lab.serving.launch import cpu
+from eagle3lab.serving.profiles import cpu
 from lab.specimen.paths import drafter_dir, target_dir
 from lab.specimen.trial import load_trial
 from lab.specimen.variant import write_flat, write_variant

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from eagle3lab.serving.engine import Engine, find_engine
-from eagle3lab.serving.launch import LaunchPlan
 from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.server import Server
 from tests.support.project import ROOT
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from eagle3lab.serving.cpu_kernels import cpu_overlay
-from eagle3lab.serving.launch import LaunchPlan, cpu, gpu8, multi_node
-from eagle3lab.serving.launch.flags import FLAGS
+from eagle3lab.serving.plan import FLAGS, LaunchPlan
+from eagle3lab.serving.profiles import cpu, gpu8, multi_node
 from tests.serving.engines import RELEASES, run_inside
 
 # The parser's own names, where they are not those of the first spelling.

@@ -20,9 +20,9 @@ from eagle3lab.errors import InputError
 from eagle3lab.serving.client import attach
 from eagle3lab.serving.engine import Engine
 from eagle3lab.serving.errors import ServerDied, ServerError, ServerTimeout
-from eagle3lab.serving.launch import LaunchPlan
 from eagle3lab.serving.logs import Progress
 from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.ports import is_free, reserve
 from eagle3lab.serving.server import Server
 from tests.serving.fakes import write_fake
@@ -283,7 +283,7 @@ _OWNER = """
 import sys, time
 from pathlib import Path
 from eagle3lab.serving.engine import Engine
-from eagle3lab.serving.launch import LaunchPlan
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.server import Server
 folder = Path(sys.argv[1])
 plan = LaunchPlan("m", environment={"FAKE": sys.argv[2]})

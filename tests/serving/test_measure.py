@@ -21,8 +21,8 @@ from eagle3lab.serving.bench import Bench, run_bench
 from eagle3lab.serving.client import attach
 from eagle3lab.serving.engine import Engine
 from eagle3lab.serving.errors import ServerDied, ServerError, ServerTimeout
-from eagle3lab.serving.launch import LaunchPlan
 from eagle3lab.serving.measure import measure, measure_running
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.ports import reserve
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload

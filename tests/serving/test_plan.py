@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3lab.engines.launch.reading import launch_of, read_launch
+from eagle3lab.engines.launch.secrets import REDACTED
 from eagle3lab.errors import InputError
-from eagle3lab.serving.launch import LaunchPlan, cpu, gpu8, multi_node, read_command
-from eagle3lab.serving.launch.reading import read_arguments
-from eagle3lab.serving.launch.secrets import REDACTED
+from eagle3lab.serving.plan import LaunchPlan, plan_of
+from eagle3lab.serving.profiles import cpu, gpu8, multi_node
 
 _text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30)
 _word = _text.filter(lambda text: not text.startswith("-"))
@@ -52,10 +53,14 @@ def plans(draw: st.DrawFn) -> LaunchPlan:
     return LaunchPlan(draw(_word), **fields)
 
 
+def read_command(text: str) -> LaunchPlan:
+    return plan_of(read_launch(text, strict=True))
+
+
 @given(plans())
 def test_a_plan_is_read_back_from_its_command(plan: LaunchPlan) -> None:
     assert read_command(plan.command(show_secrets=True)) == plan
-    assert read_arguments(plan.arguments(), environment=plan.environment) == plan
+    assert plan_of(launch_of("sglang", plan.arguments(), plan.environment)) == plan
 
 
 @given(plans(), _word.filter(lambda text: len(text) > 3), st.sampled_from(["--api-key", "--admin-api-key"]))

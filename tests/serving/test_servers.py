@@ -18,8 +18,8 @@ from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.runs.folder import RunFolder
 from eagle3lab.serving.account import Measurement, account
 from eagle3lab.serving.errors import ServerDied
-from eagle3lab.serving.launch import cpu
 from eagle3lab.serving.measure import measure
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.report import printed
 from eagle3lab.serving.server import Server
 from eagle3lab.serving.workload import Workload, run_workload
@@ -304,7 +304,7 @@ _OWNER = """
 import sys
 from pathlib import Path
 from tests.serving.engines import engine
-from eagle3lab.serving.launch import cpu
+from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.server import Server
 server = Server.start(cpu(sys.argv[2], release=sys.argv[3]), Path(sys.argv[1]), engine(sys.argv[3]))
 print(server.plan.port, flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3lab.serving.launch.secrets import spellings
+from eagle3lab.engines.launch.secrets import spellings
 from eagle3lab.serving.supervisor import Log
 
 _SECRET = "k€y'\\s\nsecond-line"

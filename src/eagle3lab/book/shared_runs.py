@@ -24,9 +24,9 @@ from eagle3lab.repair.journal import JOURNAL
 from eagle3lab.runs.folder import MEASUREMENT, RunFolder
 from eagle3lab.serving.account import Measurement, account
 from eagle3lab.serving.engine import Engine
-from eagle3lab.serving.launch import LaunchPlan
 from eagle3lab.serving.measure import measure
 from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.workload import Workload
 
 

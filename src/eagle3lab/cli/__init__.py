@@ -111,7 +111,7 @@ def _reported(error: Exception) -> str:
     import traceback
 
     from eagle3lab import __version__
-    from eagle3lab.serving.launch.secrets import redact_arguments, redact_text, secrets_in, spellings
+    from eagle3lab.engines.launch.secrets import redact_arguments, redact_text, secrets_in, spellings
     from eagle3lab.text import printable
 
     secrets = spellings(secrets_in(sys.argv, os.environ))

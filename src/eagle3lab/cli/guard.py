@@ -53,22 +53,22 @@ def _is_broken(command: list[str]) -> bool:
     import shlex
     from pathlib import Path
 
+    from eagle3lab.engines.launch.reading import read_launch
     from eagle3lab.errors import InputError
-    from eagle3lab.serving.launch import read_command
 
     text = shlex.join(command)
     try:
-        plan = read_command(text, variables=os.environ)
+        given = read_launch(text, variables=os.environ)
     except InputError:
         return False  # another program, which starts the server in its own way
-    if plan.drafter is None or not Path(plan.drafter).is_dir():
+    if given.drafter is None or not Path(given.drafter).is_dir():
         return False  # a name on the hub, or no drafter: nothing is here to look at
 
     from eagle3lab.diagnosis import diagnose
 
-    target = Path(plan.model) if Path(plan.model).is_dir() else None
+    target = Path(given.model) if given.model is not None and Path(given.model).is_dir() else None
     try:
-        found = diagnose(Path(plan.drafter), target=target, engine=_installed(), launch=text)
+        found = diagnose(Path(given.drafter), target=target, engine=_installed(), launch=text)
     except InputError as error:
         typer.echo(f"eagle3lab guard: the drafter was not looked at beforehand: {error}", err=True)
         return False

@@ -13,6 +13,7 @@ from eagle3lab.cli.output import Format, console, print_json
 
 if TYPE_CHECKING:
     from eagle3lab.engines.arguments import Machine, ResolvedLaunch
+    from eagle3lab.engines.launch.reading import Launch
 
 SCHEMA_VERSION = 1
 _WIDTH_WITHOUT_TERMINAL = 180
@@ -52,34 +53,40 @@ def launch(
 
     The exit status is 0 where the server may start, 1 where it refuses to.
     """
-    resolved = resolve(command, engine, target, drafter, machine_of(gpu))
+    from eagle3lab.engines.launch.secrets import redact_json, secrets_in, spellings
+
+    given, resolved = resolve(command, engine, target, drafter, machine_of(gpu))
+    secrets = secrets_in(given.words, given.environment)
+    notes = [*given.notes, *resolved.unknown]
     if format is Format.json:
-        print_json(as_json(resolved), ascii=False)
+        print_json(redact_json({**as_json(resolved), "notes": notes}, secrets), ascii=False)
     else:
-        _print(resolved)
+        _print(resolved, notes, spellings(secrets))
     raise typer.Exit(1 if resolved.refused else 0)
 
 
 def resolve(
     command: str, engine: str, target: Path | None, drafter: Path | None, machine: Machine | None
-) -> ResolvedLaunch:
-    """The resolved launch.
+) -> tuple[Launch, ResolvedLaunch]:
+    """The launch that a command or script asks for, and what the release makes of it.
 
     Raises:
-        InputError: There is no command, or a folder that was named holds no config.json.
+        InputError: There is no command or it cannot be known, or a folder that was named holds no config.json.
     """
     from eagle3lab.engines.arguments import argument_rules, resolve_launch
-    from eagle3lab.serving.launch import read_command, read_script
+    from eagle3lab.engines.launch.reading import read_launch
+    from eagle3lab.errors import InputError
 
-    script = "\n" not in command and len(command) < 4096 and Path(command).is_file()
-    plan = read_script(command) if script else read_command(command)
-    return resolve_launch(
-        plan.arguments(),
+    given = read_launch(command, strict=True)
+    if given.engine not in (None, "sglang"):
+        raise InputError(f"launches {given.engine}, whose arguments are not resolved here", path=given.path)
+    return given, resolve_launch(
+        given.words,
         argument_rules(engine),
-        target=_config(target, plan.model),
-        drafter=_config(drafter, plan.drafter),
+        target=_config(target, given.model),
+        drafter=_config(drafter, given.drafter),
         machine=machine,
-        environment=plan.environment,
+        environment=given.environment,
     )
 
 
@@ -92,9 +99,13 @@ def machine_of(gpu: Gpu) -> Machine | None:
 
 def _config(folder: Path | None, named: str | None) -> Mapping[str, Any] | None:
     """The config.json of the folder given, or of the one that the command names if it is here."""
-    if folder is None and (named is None or not Path(named, "config.json").is_file()):
-        return None
-    return read_config(folder or Path(str(named)))
+    if folder is not None:
+        return read_config(folder)
+    try:
+        here = named is not None and Path(named, "config.json").is_file()
+    except (OSError, ValueError):  # a name that no folder can have
+        here = False
+    return read_config(Path(str(named))) if here else None
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:
@@ -152,19 +163,22 @@ def as_json(resolved: ResolvedLaunch) -> dict[str, Any]:
             for one in resolved.refusals
         ],
         "draft_context": None if context is None else asdict(context),
-        "notes": list(resolved.unknown),
     }
 
 
-def _print(resolved: ResolvedLaunch) -> None:
+def _print(resolved: ResolvedLaunch, notes: list[str], secrets: tuple[str, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from eagle3lab.engines.arguments import UNKNOWN
+    from eagle3lab.engines.launch.secrets import redact_text
     from eagle3lab.text import printable
 
+    def said(text: str) -> Text:
+        return Text(printable(redact_text(text, secrets)))
+
     def shown(value: Any) -> Text:
-        return Text(printable("unknown" if value is UNKNOWN else "-" if value is None else str(value)))
+        return said("unknown" if value is UNKNOWN else "-" if value is None else str(value))
 
     out = console(_WIDTH_WITHOUT_TERMINAL)
     table = Table(title=f"sglang=={printable(resolved.release)}: what it changes", title_justify="left")
@@ -177,14 +191,14 @@ def _print(resolved: ResolvedLaunch) -> None:
             Text(change.field),
             shown(change.before),
             shown(change.after),
-            Text(printable(may + why)),
+            said(may + why),
             Text(change.source),
         )
     out.print(table)
     for refusal in resolved.refusals:
         verb = "refuses" if refusal.certain else "may refuse"
         where = f" ({refusal.source})" if refusal.source else ""
-        out.print(Text(printable(f"{verb}: {refusal.exception}: {refusal.message}{where}")))
+        out.print(said(f"{verb}: {refusal.exception}: {refusal.message}{where}"))
     context = resolved.draft_context
     if context is not None:
         fate = (
@@ -192,6 +206,6 @@ def _print(resolved: ResolvedLaunch) -> None:
             if context.length
             else f"refused: {context.exception}: {context.message}"
         )
-        out.print(Text(f"the drafter's context: {fate} ({context.source})"))
-    for note in resolved.unknown:
-        out.print(Text(printable(f"note: {note}")))
+        out.print(said(f"the drafter's context: {fate} ({context.source})"))
+    for note in notes:
+        out.print(said(f"note: {note}"))

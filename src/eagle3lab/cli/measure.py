@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from eagle3lab.serving.account import Measurement
     from eagle3lab.serving.bench import Bench
     from eagle3lab.serving.engine import Engine
-    from eagle3lab.serving.launch import LaunchPlan
     from eagle3lab.serving.logs import Progress
+    from eagle3lab.serving.plan import LaunchPlan
     from eagle3lab.serving.workload import Answered, Workload
 
 _FAILED, _INTERRUPTED = 3, 130
@@ -194,8 +194,8 @@ def _plan(
 ) -> tuple[LaunchPlan, Engine]:
     from eagle3lab.errors import InputError
     from eagle3lab.serving.engine import find_engine
-    from eagle3lab.serving.launch import cpu, gpu8
-    from eagle3lab.serving.launch.reading import read_fields
+    from eagle3lab.serving.plan import read_fields
+    from eagle3lab.serving.profiles import cpu, gpu8
 
     assert target is not None
     release = find_engine(engine)

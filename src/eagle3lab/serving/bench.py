@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3lab.engines.launch.secrets import redact_arguments
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import BENCH, BENCH_LOG, OVERLAY
 from eagle3lab.serving.errors import ServerError
-from eagle3lab.serving.launch.secrets import redact_arguments
 from eagle3lab.serving.logs import tail
 from eagle3lab.serving.server import Server
 

@@ -16,10 +16,10 @@ from queue import Empty, Queue, SimpleQueue
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from eagle3lab.engines.launch.secrets import redact_text, spellings
 from eagle3lab.errors import InputError
 from eagle3lab.proxies import opener_for
 from eagle3lab.serving.errors import ServerError, ServerRefused, ServerTimeout
-from eagle3lab.serving.launch.secrets import redact_text, spellings
 from eagle3lab.serving.logs import first_traceback, tail
 from eagle3lab.text import printable
 

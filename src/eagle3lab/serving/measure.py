@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab import __version__
+from eagle3lab.engines.launch.secrets import redact_text
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import (
     EVENTS,
@@ -28,11 +29,9 @@ from eagle3lab.serving.bench import Bench, run_bench
 from eagle3lab.serving.client import RunningServer
 from eagle3lab.serving.engine import Engine
 from eagle3lab.serving.errors import ServerError
-from eagle3lab.serving.launch import LaunchPlan
-from eagle3lab.serving.launch.reading import plan_of_server
-from eagle3lab.serving.launch.secrets import redact_text
 from eagle3lab.serving.logs import Progress
 from eagle3lab.serving.overlay import Overlay
+from eagle3lab.serving.plan import LaunchPlan, plan_of_server
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.report import as_json
 from eagle3lab.serving.server import Server, check_is_unused

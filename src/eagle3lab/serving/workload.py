@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eagle3lab.engines.launch.secrets import redact_json
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import METRICS_AFTER, METRICS_BEFORE, SERVER_INFO, RunFolder
 from eagle3lab.runs.requests import Phase, Request, write_requests
 from eagle3lab.serving.client import Generation, Prompt, RunningServer
 from eagle3lab.serving.errors import ServerRefused
-from eagle3lab.serving.launch.secrets import redact_json
 
 Answered = Callable[[Phase, int, int], None]
 """Called with a phase, the number of its requests that have been answered, and of all that it has."""

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle3lab.diagnosis.evidence.launch import Launch, read_launch
+from eagle3lab.engines.launch.reading import Launch, read_launch
 from eagle3lab.engines.release import INSTALLED, Release, nearest_known, parse_release
 from eagle3lab.engines.target import TargetConfig, read_target
 from eagle3lab.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eagle3lab.engines.release import cpu_profile
-from eagle3lab.serving.launch.plan import LaunchPlan
+from eagle3lab.serving.plan import LaunchPlan
 
 _SPECULATION: dict[str, Any] = {"algorithm": "EAGLE3", "steps": 3, "topk": 1, "draft_tokens": 4}
 _NONE: dict[str, Any] = {"algorithm": None, "steps": None, "topk": None, "draft_tokens": None}

@@ -1,4 +1,4 @@
-"""A plan: everything that decides how a server starts, as values instead of a command line."""
+"""A plan: everything that decides how a server starts, as values instead of a command line; from one and back."""
 
 from __future__ import annotations
 
@@ -6,14 +6,61 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
+from eagle3lab.engines.launch.reading import Launch
+from eagle3lab.engines.launch.secrets import redact_arguments, redact_environment, secrets_in
 from eagle3lab.errors import InputError
-from eagle3lab.serving.launch.flags import BY_SPELLING, FLAGS, backend_name
-from eagle3lab.serving.launch.secrets import redact_arguments, redact_environment, secrets_in
 
 MODULE = "sglang.launch_server"
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+# The flags of SGLang's launch command that a plan understands; all others pass through it as they are. Read from the
+# argument parsers of two releases, which accept every spelling here (a test asks them). `--tp`, `--dp` and
+# `--speculative-algo` are no flags of their own: the parser takes an unambiguous beginning for the whole.
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One field of a plan and how it is written.
+
+    Attributes:
+        field: Name of the field of `LaunchPlan`.
+        spellings: The flags, the one that is written first.
+        integer: Whether the value is an integer.
+    """
+
+    field: str
+    spellings: tuple[str, ...]
+    integer: bool = False
+
+
+FLAGS = (
+    Flag("model", ("--model-path", "--model")),
+    Flag("algorithm", ("--speculative-algorithm", "--speculative-algo")),
+    Flag("drafter", ("--speculative-draft-model-path", "--speculative-draft-model")),
+    Flag("steps", ("--speculative-num-steps",), integer=True),
+    Flag("topk", ("--speculative-eagle-topk",), integer=True),
+    Flag("draft_tokens", ("--speculative-num-draft-tokens",), integer=True),
+    Flag("tp", ("--tp-size", "--tensor-parallel-size", "--tp"), integer=True),
+    Flag("dp", ("--dp-size", "--data-parallel-size", "--dp"), integer=True),
+    Flag("nodes", ("--nnodes",), integer=True),
+    Flag("node_rank", ("--node-rank",), integer=True),
+    Flag("dist_init_addr", ("--dist-init-addr", "--nccl-init-addr")),
+    Flag("device", ("--device",)),
+    Flag("host", ("--host",)),
+    Flag("port", ("--port",), integer=True),
+)
+
+BY_SPELLING = {spelling: flag for flag in FLAGS for spelling in flag.spellings}
+
+
+def backend_name(flag: str) -> str | None:
+    """`attention` for `--attention-backend`; None for a flag that chooses no backend."""
+    if flag.startswith("--") and flag.endswith("-backend") and len(flag) > len("---backend"):
+        return flag[2 : -len("-backend")]
+    return None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,7 +151,7 @@ class LaunchPlan:
             if flag_name in BY_SPELLING or backend_name(flag_name):
                 raise InputError(
                     f"extra holds {flag_name}, which the plan has a field for",
-                    advice="Set the field, or read the whole command with read_command",
+                    advice="Set the field, or read the whole command with read_launch and plan_of",
                 )
 
     def arguments(self) -> list[str]:
@@ -176,3 +223,74 @@ def _check_word(name: str, value: object) -> None:
     """A flag's value: the parser takes a word that begins with a dash for another flag."""
     if not isinstance(value, str) or not value or value.startswith("-") or "\0" in value:
         raise InputError(f"{name} cannot be {value!r}", advice="Give a word that does not begin with a dash")
+
+
+def plan_of(launch: Launch) -> LaunchPlan:
+    """The plan of a launch command, as argparse would take it: of a repeated flag, the last counts.
+
+    Raises:
+        InputError: It launches no SGLang, names no model, lacks a flag's value, or gives a number that is none.
+    """
+    where: dict[str, Any] = {"path": launch.path, "line": launch.line}
+    if launch.engine != "sglang":
+        raise InputError(
+            "launches no SGLang", **where, advice=f"Expected python -m {MODULE} … or sglang serve …"
+        )
+    rest = list(launch.words)
+    named = {"model": rest.pop(0)} if rest and not rest[0].startswith("-") else {}  # sglang serve MODEL
+    values = named | read_fields(rest, path=launch.path, line=launch.line)
+    if "model" not in values:
+        raise InputError("the command names no model", **where, advice="Add --model-path")
+    return LaunchPlan(**values, environment=launch.environment)
+
+
+def read_fields(words: Sequence[str], *, path: Path | None = None, line: int | None = None) -> dict[str, Any]:
+    """The fields of a plan that some arguments of a server set, `backends` and `extra` among them.
+
+    Raises:
+        InputError: A flag without its value, a number that is none.
+    """
+    values: dict[str, Any] = {}
+    backends: dict[str, str] = {}
+    extra: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        flag, backend = BY_SPELLING.get(name), backend_name(name)
+        if flag is None and backend is None:
+            extra.append(word)
+            continue
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise InputError(f"{name} has no value", path=path, line=line, advice=f"Write {name} VALUE")
+            value = rest.pop(0)
+        if backend is not None:
+            backends[backend] = value
+        elif flag is not None:
+            values[flag.field] = _integer(name, value, path, line) if flag.integer else value
+    return values | {"backends": backends, "extra": extra}
+
+
+def plan_of_server(info: Mapping[str, Any]) -> LaunchPlan:
+    """What a running server says of its own arguments (`/server_info`), as far as a plan has fields for it.
+
+    Raises:
+        InputError: It names no model, or the values fit no plan.
+    """
+    values: dict[str, Any] = {}
+    for flag in FLAGS:
+        value = info.get(flag.spellings[0].removeprefix("--").replace("-", "_"))
+        if value is not None and value != "":
+            values[flag.field] = value
+    if not isinstance(values.get("model"), str):
+        raise InputError(
+            "the server names no model", advice="Attach to an SGLang server that answers /server_info"
+        )
+    return LaunchPlan(**values)
+
+
+def _integer(name: str, value: str, path: Path | None, line: int | None) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,9}", value):
+        raise InputError(f"{name} takes a whole number, not {value!r}", path=path, line=line)
+    return int(value)

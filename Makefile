@@ -70,6 +70,7 @@ matrix: $(STAMP)  ## measure every fault in both releases: the reference, and WA
 atlas: $(STAMP)  ## read every SGLang release and vLLM's minor ones again, from the package index (resumable)
 	$(BIN)/python -m eagle3lab.engines.atlas
 	$(BIN)/python -m eagle3lab.engines.arguments
+	$(BIN)/python -m eagle3lab.engines.messages
 
 atlas-check: $(STAMP)  ## hold the simulator against every release's own load_weights
 	$(BIN)/python -m eagle3lab.engines.atlas.check

@@ -119,6 +119,10 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGQUIT)
     if HOW == "exits":
         raise SystemExit(3)
+    if HOW == "loads-slowly":  # 0.5.23's progress bar: no line ends before it is full
+        for percent in range(0, 100, 5):
+            say(f"\rMulti-thread loading shards: {percent:3}%")
+            time.sleep(0.15)
     if HOW == "hangs":
         time.sleep(600)
     if HOW == "deaf":

@@ -161,6 +161,13 @@ def test_a_server_that_hangs_is_given_up(start: Start, run_dir: Path) -> None:
     assert_nothing_left(run_dir)
 
 
+def test_a_progress_bar_without_line_ends_is_a_word_and_is_shown(start: Start) -> None:
+    seen: list[Progress] = []
+    with start("loads-slowly", stall_s=1.5, progress=seen.append):
+        pass
+    assert len({step.detail for step in seen if "Multi-thread" in step.detail}) > 10
+
+
 def test_a_server_that_does_not_get_ready_is_given_up(start: Start) -> None:
     with pytest.raises(ServerTimeout, match="not ready after 1 s"):
         start("hangs", timeout_s=1.0)

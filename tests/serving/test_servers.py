@@ -19,6 +19,7 @@ from eagle3lab.runs.folder import RunFolder
 from eagle3lab.serving.account import Measurement, account
 from eagle3lab.serving.errors import ServerDied
 from eagle3lab.serving.measure import measure
+from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.profiles import cpu
 from eagle3lab.serving.report import printed
 from eagle3lab.serving.server import Server
@@ -310,6 +311,31 @@ server = Server.start(cpu(sys.argv[2], release=sys.argv[3]), Path(sys.argv[1]), 
 print(server.plan.port, flush=True)
 server.generate([[5]] * 8, 2000, concurrency=8)
 """
+
+
+_PRETENDED_GPU = """
+from eagle3lab.serving import hooks
+
+def startup():  # before whatever else changes torch
+    hooks._finder.callbacks.setdefault("torch", []).insert(0, pretend)
+
+def pretend(torch):
+    torch.version.cuda = "13.0"
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 8
+    torch.cuda.get_device_capability = lambda *device: (9, 0)
+"""
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_server_on_the_cpu_of_a_machine_with_gpus(release: str, tmp_path: Path) -> None:
+    """SGLang asks torch for CUDA whatever its device is, and would import kernels that are not there."""
+    gpus = Overlay(modules={"pretended_gpu": _PRETENDED_GPU}, startup=("pretended_gpu:startup",))
+    plan = cpu(PERMUTATION_TARGET, str(permutation_dir("uses-every-tensor")), release=release)
+    with serve(release, tmp_path / "run", plan, gpus) as server:
+        [answer] = server.generate([heads.COVERED], 9)
+    assert answer.meta["spec_accept_rate"] == 1.0
+    assert "CUDA_VISIBLE_DEVICES=''" in (tmp_path / "run" / "command.sh").read_text()
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -38,6 +38,14 @@ def test_no_secret_reaches_the_log_however_it_arrives(texts: list[str], size: in
     )
 
 
+def test_each_state_of_a_progress_bar_is_written(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "log"), ["secret"], "<redacted>")
+    log.write(b"\rloading: 10%")
+    log.write(b"\rloading: secret 20%")
+    log.write(b"\rloading: 30%")
+    assert (tmp_path / "log").read_bytes() == b"\rloading: 10%\rloading: <redacted> 20%\r"
+
+
 def test_output_without_an_end_is_written_in_time(tmp_path: Path) -> None:
     log = Log(str(tmp_path / "log"), ["secret"], "<redacted>")
     log.write(b"x" * 200_000)

@@ -111,6 +111,12 @@ def measure(
         int,
         typer.Option(min=0, help="Passes of the drafter whose tensors the probe keeps in the run folder."),
     ] = 0,
+    start_timeout: Annotated[
+        float,
+        typer.Option(
+            min=1.0, help="Seconds until the server must be ready; loading a large target takes long."
+        ),
+    ] = 1800.0,
     stall: Annotated[
         float,
         typer.Option(min=1.0, help="Seconds without an answer or a word in the log until it is given up."),
@@ -158,7 +164,9 @@ def measure(
                 speculation = {"algorithm": algorithm, "steps": steps, "topk": topk}
                 speculation["draft_tokens"] = draft_tokens or steps + 1
                 plan, release = _plan(profile, engine, target, drafter, speculation, tp, settings or [])
-                found = _serve(plan, release, workload, folder, watch, stall, not no_probe, tensors)
+                found = _serve(
+                    plan, release, workload, folder, watch, start_timeout, stall, not no_probe, tensors
+                )
     except ServerError as error:
         typer.echo(f"eagle3lab: {error}\nWhat the run left behind is in {folder}", err=True)
         if (folder / "server.log").is_file():
@@ -267,6 +275,7 @@ def _serve(
     workload: Workload | Bench,
     folder: Path,
     watch: _Watch,
+    start_timeout_s: float,
     stall_s: float,
     probe: bool,
     tensors: int,
@@ -285,6 +294,7 @@ def _serve(
         tensors=tensors,
         progress=watch.progress,
         answered=watch.answered,
+        start_timeout_s=start_timeout_s,
         stall_s=stall_s,
     )
 

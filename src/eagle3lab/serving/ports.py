@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
 import socket
+import stat
 import tempfile
 from pathlib import Path
 
@@ -56,7 +58,15 @@ def reserve(port: int | None = None, *, host: str = "127.0.0.1") -> tuple[int, i
 
 def _lock(port: int) -> int | None:
     folder = Path(tempfile.gettempdir(), f"eagle3lab-ports-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+        raise InputError(
+            "is not a folder of this user, so no port can be reserved there",
+            path=folder,
+            advice="Remove it, or set TMPDIR to a folder of your own",
+        )
     descriptor = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -227,7 +229,7 @@ class _Supervised:
         reading, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_SUPERVISOR)],
+                [sys.executable, "-I", str(_SUPERVISOR)],
                 stdin=reading,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -352,4 +354,10 @@ def _write_run_folder(run_dir: Path, plan: LaunchPlan, engine: Engine, overlay: 
     (run_dir / COMMAND).write_text(
         f"#!/bin/sh\n{note}cd {shlex.quote(str(Path.cwd()))}\n{command}\n", encoding="utf-8"
     )
-    return dict(os.environ) | {"PYTHONUNBUFFERED": "1"} | given
+    # The supervisor gives the server a temporary folder that goes with it; what was compiled is kept.
+    compiled = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
+    kept = {
+        "PYTHONUNBUFFERED": "1",
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),
+    }
+    return dict(os.environ) | kept | given

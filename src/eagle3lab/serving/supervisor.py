@@ -1,7 +1,7 @@
 """The process between a server and its owner: it writes the log, and ends every last child when either is gone.
 
-Run as a script, with nothing but the standard library, in a session of its own, so that Ctrl-C in the owner's
-terminal and the death of the owner's process reach the server only through here. It is told what to run in one
+Run as a script, in a session of its own, so that Ctrl-C in the owner's terminal and the death of the owner's process
+reach the server only through here. It is told what to run in one
 JSON line on its standard input and stops the server when more comes or the input ends, when its parent dies, or
 when it is asked to by a signal. It reports on its standard output, one JSON object a line:
 
@@ -28,6 +28,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _POLL_S = 0.1
 _LAST_WORDS_S = 1.0
@@ -35,7 +37,7 @@ _LAST_WORDS_S = 1.0
 _LOOK_S, _SEARCH_S, _SETTLED_S = 0.5, 5.0, 60.0
 # How long the server may take to notice the loss of one.
 _NOTICE_S = 3.0
-_PART = b"sglang::"
+_PART = "sglang::"
 
 
 def report(**what: Any) -> None:
@@ -72,10 +74,14 @@ class Log:
             self._failed(error)
 
     def write(self, data: bytes) -> None:
-        """Take what the server wrote. Without a line's end, or the place for half a secret, it is kept back."""
+        """Take what the server wrote. Without a line's end, or the place for half a secret, it is kept back.
+
+        A progress bar ends its states with a carriage return, or begins them so: each is a line.
+        """
         self._pending += data
         keep = 0 if not self._secrets else max(map(len, self._secrets)) - 1
-        end = max(self._pending.rfind(b"\n") + 1, len(self._pending) - max(keep, 1 << 16))
+        ended = max(self._pending.rfind(b"\n"), self._pending.rfind(b"\r")) + 1
+        end = max(ended, len(self._pending) - max(keep, 1 << 16))
         self._emit(self._pending[:end])
         self._pending = self._pending[end:]
 
@@ -98,48 +104,36 @@ class Log:
         report(log=error.strerror)
 
 
-def descendants() -> dict[int, int]:
-    """Every process that has this one as an ancestor, with its parent."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                stat = Path(entry.path, "stat").read_text(errors="replace")
-                # The command's name stands in parentheses and may hold spaces and parentheses itself.
-                children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found: dict[int, int] = {}
-    front = [os.getpid()]
-    while front:
-        born = {child: parent for parent in front for child in children.get(parent, [])}
-        found |= born
-        front = list(born)
+def descendants() -> list[psutil.Process]:
+    """Every process that has this one as an ancestor."""
+    found: list[psutil.Process] = psutil.Process().children(recursive=True)
     return found
 
 
 def kill_all() -> None:
     """Kill and reap until no descendant is left; orphans of those killed become ours and are next."""
     while left := descendants():
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
 
 
-def _title(pid: int) -> bytes:
+def _title(process: psutil.Process | None) -> str:
     """What a process calls itself; empty if it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 ")
-    except OSError:
-        return b""
+        return "" if process is None else " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""
 
 
-def _is_alive(pid: int) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
         return False
 
 
@@ -150,7 +144,7 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, str] = {}
+        self._known: dict[psutil.Process, str] = {}
         self._searched = self._looked = 0.0
         self._grew = time.monotonic()
         self._lost_at: float | None = None
@@ -166,19 +160,18 @@ class Parts:
             self._search(now)
         if now - self._looked > _LOOK_S:
             self._looked = now
-            for pid, title in self._known.items():
-                if not _is_alive(pid):
+            for process, title in self._known.items():
+                if not _is_alive(process):
                     self._lost_at, self.lost = now, title
         return False
 
     def _search(self, now: float) -> None:
-        for pid, parent in descendants().items():
-            named = _title(pid)
+        for process in descendants():
+            named = _title(process)
             # Until it runs another program, a part's child has its title: SGLang's scheduler calls `lscpu` so.
-            if named.startswith(_PART) and named != _title(parent):
-                if pid not in self._known:
-                    self._grew = now
-                self._known[pid] = named.decode(errors="replace")
+            if named.startswith(_PART) and named != _title(process.parent()) and process not in self._known:
+                self._grew = now
+                self._known[process] = named
 
 
 class Supervisor:

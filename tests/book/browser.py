@@ -19,26 +19,38 @@ def find_chromium() -> str | None:
 
 
 @dataclass
-class Visit:
-    """What opening one page showed.
+class View:
+    """A page on one screen in one theme.
 
     `overflow` is how many pixels wider than the screen the page is; `figures` is the drawn width and height
     of each Plotly figure that was drawn, of the `plots` on the page; `contrasts` those of figure text,
     captions, claims and maths with what is behind them; `maths` how many formulas take up room.
     """
 
-    page: Path
+    width: int
+    theme: str
+    overflow: int
+    figures: list[tuple[float, float]]
+    contrasts: list[float]
+    plots: int
+    maths: int
+
+
+@dataclass
+class Seen:
+    """What opening one page showed: what it asked of the network, what it complained of, and its views."""
+
     outside: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    overflow: int = 0
-    figures: list[tuple[float, float]] = field(default_factory=list)
-    contrasts: list[float] = field(default_factory=list)
-    plots: int = 0
-    maths: int = 0
+    views: list[View] = field(default_factory=list)
 
 
 # The wait is for Plotly: it draws in a promise after the page has loaded.
 _DRAWN = "() => [...document.querySelectorAll('.eagle3lab-plot')].every(p => p.querySelector('svg.main-svg'))"
+
+# As the theme's own switch does it; a redraw of figures after it, or after a change of width, is not announced.
+_SWITCH = "theme => { const d = document.documentElement.dataset; d.theme = theme; d.mode = theme; }"
+_REDRAWN_MS = 300
 
 _TICK_COLOUR = "() => getComputedStyle(document.querySelector('.eagle3lab-plot .xtick text')).fill"
 
@@ -78,23 +90,29 @@ class Browser:
     def __init__(self, chromium: Any) -> None:
         self._chromium = chromium
 
-    def visit(self, page: Path, *, width: int, theme: str, screenshot: Path | None = None) -> Visit:
-        """Open `page` with a screen `width` pixels wide in the `theme` "light" or "dark"."""
-        seen = Visit(page)
-        context = self._chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    def visit(self, page: Path, *, widths: tuple[int, ...] = (WIDE,), screenshot: Path | None = None) -> Seen:
+        """Open `page` once and look at it in both themes, on a screen of each of `widths` pixels."""
+        seen = Seen()
+        context = self._chromium.new_context(
+            viewport={"width": widths[0], "height": 900}, color_scheme="light"
+        )
         try:
             tab = context.new_page()
             tab.add_init_script(
-                f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
+                "localStorage.setItem('mode', 'light'); localStorage.setItem('theme', 'light')"
             )
             tab.on("pageerror", lambda error: seen.errors.append(str(error)))
             tab.on("console", lambda line: seen.errors.append(line.text) if line.type == "error" else None)
             tab.route("**/*", lambda route: self._admit(route, seen))
             tab.goto(page.as_uri(), wait_until="load")
-            tab.wait_for_function(_DRAWN, timeout=20_000)
-            for name, value in tab.evaluate(_MEASURE).items():
-                setattr(seen, name, value)
-            assert tab.evaluate("document.documentElement.dataset.theme") == theme
+            for width in widths:
+                tab.set_viewport_size({"width": width, "height": 900})
+                for theme in ("light", "dark"):
+                    tab.evaluate(_SWITCH, theme)
+                    tab.wait_for_function(_DRAWN, timeout=20_000)
+                    if tab.locator(".eagle3lab-plot").count():
+                        tab.wait_for_timeout(_REDRAWN_MS)
+                    seen.views.append(View(width, theme, **tab.evaluate(_MEASURE)))
             if screenshot is not None:
                 tab.screenshot(path=str(screenshot), full_page=True)
         finally:
@@ -108,9 +126,9 @@ class Browser:
             tab.goto(page.as_uri(), wait_until="load")
             colours = {}
             for theme in ("light", "dark"):
-                tab.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+                tab.evaluate(_SWITCH, theme)
                 tab.wait_for_function(_DRAWN, timeout=20_000)
-                tab.wait_for_timeout(300)  # a redraw is not announced
+                tab.wait_for_timeout(_REDRAWN_MS)
                 colours[theme] = tab.evaluate(_TICK_COLOUR)
         finally:
             tab.close()
@@ -143,7 +161,7 @@ class Browser:
         return said
 
     @staticmethod
-    def _admit(route: Any, seen: Visit) -> None:
+    def _admit(route: Any, seen: Seen) -> None:
         if route.request.url.startswith(("file:", "data:", "blob:")):
             route.continue_()
         else:

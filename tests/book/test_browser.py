@@ -15,7 +15,7 @@ from eagle3lab.book.landing import landing_parts
 from eagle3lab.book.render import is_current
 from lab.matrix import read_matrix
 from lab.matrix.ranking import best_cell, conditional, most_alike, retained
-from tests.book.browser import NARROW, WIDE, Browser, Visit, browser, find_chromium
+from tests.book.browser import NARROW, WIDE, Browser, Seen, browser, find_chromium
 from tests.support.project import ROOT
 
 pytestmark = pytest.mark.browser
@@ -50,39 +50,38 @@ def _pages(layout: Layout) -> list[Path]:
     return [page for folder in inside for page in sorted(folder.rglob("*.html"))]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [NARROW, WIDE])
-def test_every_page_is_drawn_and_keeps_to_itself(
-    chromium: Browser, book: Layout, width: int, theme: str
-) -> None:
+def test_every_page_is_drawn_and_keeps_to_itself(chromium: Browser, book: Layout) -> None:
+    """Each is opened once, and looked at in light and dark on a narrow screen and a wide one."""
     pages = _pages(book)
     assert len(pages) > 4  # intro, claims, status, and two chapters at least
     complaints = [
         f"{page.relative_to(book.html)}: {complaint}"
         for page in pages
-        for complaint in _complaints(chromium.visit(page, width=width, theme=theme), width)
+        for complaint in _complaints(chromium.visit(page, widths=(WIDE, NARROW)))
     ]
     assert not complaints, "\n".join(complaints)
 
 
-def _complaints(visit: Visit, width: int) -> Iterator[str]:
-    yield from (f"asked for {url}" for url in visit.outside)
-    yield from (f"console: {error}" for error in visit.errors)
-    if visit.overflow > 0:
-        yield f"{visit.overflow} px wider than a screen of {width} px"
-    if len(visit.figures) != visit.plots:
-        yield f"{visit.plots - len(visit.figures)} of {visit.plots} figures not drawn"
-    for drawn_width, height in visit.figures:
-        if not (200 < drawn_width <= width and height > 100):
-            yield f"a figure of {drawn_width} × {height} px"
-    if min(visit.contrasts, default=21.0) < 4.5:
-        yield f"text with a contrast of {min(visit.contrasts):.1f}:1"
+def _complaints(seen: Seen) -> Iterator[str]:
+    yield from (f"asked for {url}" for url in seen.outside)
+    yield from (f"console: {error}" for error in seen.errors)
+    for view in seen.views:
+        place = f"on a screen of {view.width} px in {view.theme}"
+        if view.overflow > 0:
+            yield f"{view.overflow} px wider than it is {place}"
+        if len(view.figures) != view.plots:
+            yield f"{view.plots - len(view.figures)} of {view.plots} figures not drawn {place}"
+        for drawn_width, height in view.figures:
+            if not (200 < drawn_width <= view.width and height > 100):
+                yield f"a figure of {drawn_width} × {height} px {place}"
+        if min(view.contrasts, default=21.0) < 4.5:
+            yield f"text with a contrast of {min(view.contrasts):.1f}:1 {place}"
 
 
 def test_figures_and_maths_take_up_room(chromium: Browser, small_book: Layout) -> None:
-    figures = chromium.visit(small_book.html / "notebooks" / "01-figures.html", width=WIDE, theme="light")
+    figures = chromium.visit(small_book.html / "notebooks" / "01-figures.html").views[0]
     assert len(figures.figures) == figures.plots == 2
-    assert chromium.visit(small_book.html / "book" / "intro.html", width=WIDE, theme="light").maths == 2
+    assert chromium.visit(small_book.html / "book" / "intro.html").views[0].maths == 2
 
 
 def test_figures_follow_a_switch_of_the_theme(chromium: Browser, small_book: Layout) -> None:
@@ -103,8 +102,7 @@ def test_a_page_that_breaks_the_rules_is_caught(chromium: Browser, tmp_path: Pat
         "<figcaption style='color:#ddd'>pale</figcaption><div class=eagle3lab-plot><svg class=main-svg "
         "width=10 height=10></svg></div></body></html>"
     )
-    seen = chromium.visit(page, width=NARROW, theme="light")
-    complaints = " ".join(_complaints(seen, NARROW))
+    complaints = " ".join(_complaints(chromium.visit(page, widths=(NARROW,))))
     for expected in (
         "asked for https://example.invalid/a.png",
         "console: no",

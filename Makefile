@@ -10,12 +10,15 @@ WAYS ?= --way reference
 # Chapters to run, all by default: make book CHAPTERS="02 03"
 CHAPTERS ?=
 
+# Folders of the tests that `make check` runs.
+FAST := $(addprefix tests/,acceptance arguments capture checkpoint cli figures repository runs vocabulary)
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines book test lint lab specimen matrix atlas atlas-check cases bench lock clean
+.PHONY: help setup engines book test check lint lab specimen matrix atlas atlas-check cases bench lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,13 +52,18 @@ book: $(STAMP)  ## run the chapters, check their claims, render the book
 	$(BIN)/python -m eagle3lab.book $(CHAPTERS)
 	$(BIN)/python -m eagle3lab.book.render
 
-test: $(STAMP) lint  ## lint, types and all tests
-	$(BIN)/python -m pytest
+# Two workers: real servers one after the other in the first, everything else in the second.
+test: $(STAMP) lint  ## lint, types and all tests, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=20
 
-lint: $(STAMP)  ## ruff and mypy
+check: $(STAMP) lint  ## before a commit, under a minute: lint, types, import contracts, the fast tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder -m "not (engine or server or browser or train or slow)" $(FAST)
+
+lint: $(STAMP)  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 lab: $(STAMP)  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir=. notebooks
@@ -85,4 +93,4 @@ lock:  ## remake requirements/lock.txt from requirements/*.in and pyproject.toml
 	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) sh requirements/make-lock.sh
 
 clean:  ## remove what the commands made, the environment excepted
-	rm -rf _build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf _build .grimp_cache .import_linter_cache .mypy_cache .ruff_cache .pytest_cache

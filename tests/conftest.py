@@ -5,7 +5,12 @@ Real servers run one after the other, first, in one process; every other module 
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Tensors of tests are tiny, and several processes share the cores: more threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -79,6 +79,7 @@ def test_the_same_prompts_show_what_independent_runs_cannot(tmp_path: Path) -> N
     assert matched.resolution < 0.7 * (apart.high - apart.low) / 2
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_promised() -> None:
     """120 pairs of runs without a difference: about 5 % are called different, whichever way they are judged."""
     alarms = {"paired": 0, "independent": 0}
@@ -91,6 +92,7 @@ def test_false_alarms_are_as_rare_as_promised() -> None:
     assert all(1 <= count <= 14 for count in alarms.values()), alarms
 
 
+@pytest.mark.slow
 def test_intervals_of_requests_and_of_changes_hold_the_truth() -> None:
     """The whole of it is `benchmarks/interval_coverage.py`."""
     assert 0.90 <= request_coverage(trials=120, requests=24) <= 0.995

@@ -93,6 +93,7 @@ def test_a_bomb_ends_where_its_ratio_says(tmp_path: Path, monkeypatch: pytest.Mo
     assert "expands" in damage.broken
 
 
+@pytest.mark.slow
 def test_a_single_line_of_a_gigabyte_takes_no_gigabyte(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:

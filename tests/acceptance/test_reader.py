@@ -268,6 +268,7 @@ def test_clock_backwards_is_noted(tmp_path: Path) -> None:
     assert report.table["length_sum"].tolist() == [2.0, 2.1, 2.0] or len(report.table["lines"]) == 3
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """Rows beyond the capacity are merged; counts and means stay exact and the order is kept."""
     n = 3 * counts.CAPACITY

@@ -60,6 +60,7 @@ def test_neighbours_that_share_requests_widen_the_interval() -> None:
     assert variance_inflation(shuffled - shuffled.mean()) < 1.6
 
 
+@pytest.mark.slow
 def test_compare_says_different_only_when_it_is() -> None:
     random = np.random.default_rng(7)
     ones = np.ones(80)

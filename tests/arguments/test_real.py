@@ -13,6 +13,8 @@ from tests.support.small_models import EAGLE3_HEAD
 
 from . import commands as sample
 
+pytestmark = pytest.mark.engine
+
 _ALWAYS_KNOWN = (
     "speculative_algorithm",
     "speculative_num_steps",

@@ -21,6 +21,8 @@ from tests.support.small_models import (
     QWEN3,
 )
 
+pytestmark = pytest.mark.engine
+
 _MODULES = {
     "LlamaForCausalLM": "llama",
     "Qwen3ForCausalLM": "qwen3",

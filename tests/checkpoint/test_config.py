@@ -183,6 +183,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     base=st.sampled_from([CONFIG, SPECULATORS, {}]), changes=st.dictionaries(keys, json_values, max_size=4)

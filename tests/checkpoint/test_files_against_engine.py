@@ -22,6 +22,8 @@ from eagle3lab.errors import InputError
 from tests.checkpoint.handmade import write
 from tests.support.project import ROOT
 
+pytestmark = pytest.mark.engine
+
 FUNCTIONS = ("filter_duplicate_safetensors_files", "filter_files_not_needed_for_inference")
 
 

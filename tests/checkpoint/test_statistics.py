@@ -158,6 +158,7 @@ def test_any_bit_pattern(tmp_path: Path, bits: int, shape: list[int], dtype: str
         assert stats.std == pytest.approx(float(finite.std(correction=0)), rel=1e-4, abs=1e-300)
 
 
+@pytest.mark.slow
 def test_parts_of_a_large_tensor_add_up(tmp_path: Path) -> None:
     rows = 2 * SEGMENT_BYTES // (2 * 1000) + 17  # three segments
     tensor = torch.randn(rows, 1000, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
@@ -214,6 +215,7 @@ print(stats.zeros, re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").r
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
     peak = {}
     for rows in (256, 32 * 1024):  # 4 MB and 0.5 GB of a sparse file

@@ -97,6 +97,7 @@ def test_a_fresh_matrix_is_untouched(tmp_path: Path, name: str, dtype: torch.dty
         assert verdict.confidence >= 0.8
 
 
+@pytest.mark.slow
 def test_a_fresh_transformers_model_is_untouched(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -37,6 +37,7 @@ def id_lists(draw: st.DrawFn) -> tuple[int, np.ndarray]:
     return vocab, np.array(ids, dtype=np.int64)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(id_lists(), st.sampled_from(["none", "match", "unfilled"]))
 def test_a_right_map_is_never_accused(drawn: tuple[int, np.ndarray], t2d: str) -> None:

@@ -21,7 +21,7 @@ SEED = 7
 
 
 def _drops_layer_names(facts: ReleaseFacts) -> str | None:
-    from eagle3lab.diagnosis.evidence.atlas import takes_name
+    from eagle3lab.diagnosis.releases import takes_name
 
     taken = takes_name(facts, "layers.0.mlp.down_proj.weight")
     return "this release takes the name layers.0." if taken else None

@@ -26,7 +26,7 @@ from unittest import mock
 from eagle3lab.acceptance.counts import PerPosition
 from eagle3lab.acceptance.signature import Evidence, signature
 from eagle3lab.acceptance.statistics import Estimate
-from eagle3lab.diagnosis.evidence import measured
+from eagle3lab.diagnosis import ranking as diagnosis_ranking
 from lab.matrix.records import HEALTHY, Cell, Matrix, Way, matrix_file, read_matrix
 
 _REPORTED = Path(__file__).with_name("reported.toml")
@@ -79,7 +79,7 @@ def fitted_without(cell: Cell) -> Iterator[None]:
     """Have the diagnosis rank by the half of the recorded cells that this one is not in."""
     matrix = read_matrix() if matrix_file().is_file() else Matrix(())
     table = tabulate(matrix, fitted=1 - half(cell))["faults"]
-    with mock.patch.object(measured, "_table", lambda: table):
+    with mock.patch.object(diagnosis_ranking, "_measurements", lambda: table):
         yield
 
 
@@ -131,7 +131,7 @@ def _counted(matrix: Matrix) -> Iterable[Cell]:
 
 def write_signatures(matrix: Matrix) -> None:
     """Write `signatures.json` into the package."""
-    measured.SIGNATURES.write_text(json.dumps(tabulate(matrix), indent=1) + "\n", encoding="utf-8")
+    diagnosis_ranking.SIGNATURES.write_text(json.dumps(tabulate(matrix), indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.diagnosis import Diagnosis, Severity, diagnose
+from eagle3lab.diagnosis.framework import Inputs
+from eagle3lab.diagnosis.inputs import Given
 from eagle3lab.diagnosis.run import BROKE
 from tests.support.make_case import materialise
 from tests.support.project import ROOT
@@ -24,6 +26,11 @@ def _text(identity: str) -> str:
 
 def case_ids() -> list[str]:
     return sorted(path.stem for path in CASES.glob("*.json"))
+
+
+def inputs(**given: Any) -> Inputs:
+    """The inputs of a diagnosis of what is given."""
+    return Inputs({"Given": Given(**given), "Earlier": []})
 
 
 def load(identity: str) -> Case:

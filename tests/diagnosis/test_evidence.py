@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.diagnosis import Investigation
-from eagle3lab.diagnosis.evidence.atlas import first_release, takes_name
-from eagle3lab.diagnosis.evidence.log import read_log
+from eagle3lab.diagnosis import diagnose
+from eagle3lab.diagnosis.framework import Missing
+from eagle3lab.diagnosis.log import read_log
+from eagle3lab.diagnosis.releases import first_release, takes_name
 from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.capture import can_capture, points_of
 from eagle3lab.engines.release import Release
 from eagle3lab.engines.target import derived_context, read_target
 from eagle3lab.errors import InputError
-from tests.diagnosis.corpus import load
+from tests.diagnosis.corpus import inputs, load
 from tests.support.make_case import materialise
 
 
@@ -73,21 +74,21 @@ def test_wrapped_target() -> None:
 
 @pytest.mark.parametrize("spec", ["sglang==0.4.2", "sglang", "vllm", "vllm==0.20.2"])
 def test_engines_without_facts_are_known_by_name(spec: str) -> None:
-    case = Investigation(engine=spec)
-    assert case.engine is not None and str(case.engine) == spec
-    assert case.facts is None and case.facts_note
+    case = inputs(engine=spec)
+    assert str(case.get("Engine")) == spec
+    assert isinstance(case.get("EngineFacts"), Missing) and case.get("EngineFacts").reason
 
 
 @pytest.mark.parametrize("spec", ["foo", "sglang==x.y", "vllm==?", "no/such/tree"])
 def test_engines_that_cannot_be_understood(spec: str) -> None:
     with pytest.raises(InputError):
-        Investigation(engine=spec)
+        diagnose(engine=spec)
 
 
 def test_a_later_release_borrows_the_facts_of_its_neighbour() -> None:
-    case = Investigation(engine="sglang==0.5.99")
-    assert case.facts is not None and case.facts.release == "0.5.23"
-    assert "0.5.23" in case.release_note
+    case = inputs(engine="sglang==0.5.99")
+    assert case.get("EngineFacts").release == "0.5.23"
+    assert "0.5.23" in case.get("Resolved").note
 
 
 def test_last_server_of_a_log_counts(tmp_path: Path) -> None:
@@ -114,9 +115,9 @@ def test_damaged_target_weights_leave_its_config(tmp_path: Path) -> None:
     case = load("ok-specforge-llama-0.5.9")
     materialise(case, tmp_path)
     (tmp_path / "target" / "model.safetensors").write_bytes(b"broken")
-    seen = Investigation(tmp_path / "drafter", tmp_path / "target")
-    assert seen.target is not None and seen.target.layers == 32
-    assert seen.target_error is not None
+    seen = inputs(drafter=tmp_path / "drafter", target=tmp_path / "target")
+    assert seen.get("Target").layers == 32
+    assert seen.get("TargetFolder").error is not None
 
 
 def test_target_weights_prove_the_row_order(tmp_path: Path) -> None:
@@ -124,7 +125,6 @@ def test_target_weights_prove_the_row_order(tmp_path: Path) -> None:
     import numpy as np
 
     from eagle3lab.checkpoint import open_checkpoint
-    from eagle3lab.diagnosis import diagnose
     from tests.support.make_case import safetensors_bytes
 
     case = load("head-rows-resorted")
@@ -155,7 +155,6 @@ def test_embeddings_tell_the_target(change: float, fault: str | None, tmp_path: 
     import numpy as np
 
     from eagle3lab.checkpoint import open_checkpoint
-    from eagle3lab.diagnosis import diagnose
     from tests.support.make_case import safetensors_bytes
 
     case = load("ok-speculators-rewritten-0.5.15")

@@ -7,8 +7,12 @@ import re
 import pytest
 import yaml
 
+from eagle3lab.diagnosis import diagnose
 from eagle3lab.diagnosis.checks import FAMILIES, Check, all_checks
-from eagle3lab.diagnosis.checks.base import NEEDS, PARTS
+from eagle3lab.diagnosis.checks.kind import dialect
+from eagle3lab.diagnosis.framework import PARTS, findings, provided
+from eagle3lab.diagnosis.model import Impact
+from eagle3lab.engines.release import parse_release
 from tests.support.project import ROOT
 
 CHECKS = all_checks()
@@ -33,7 +37,7 @@ def test_check_is_documented(check: Check) -> None:
 def test_check_speaks_of_known_things(check: Check) -> None:
     assert slugs(check) <= FAULTS
     assert set(check.after) <= FAULTS
-    assert set(check.needs) <= set(NEEDS)
+    assert {name for name, _ in check.needs.values()} <= provided() | {"Given", "Earlier"}
     assert check.run.__module__.rpartition(".")[2] in FAMILIES
 
 
@@ -60,3 +64,18 @@ def test_codes_are_stable() -> None:
     }
     codes = {f"E3L-{letter}{n:02}" for letter, last in numbers.items() for n in range(1, last + 1)}
     assert {check.code for check in CHECKS} == codes
+
+
+def test_a_check_is_called_with_what_it_takes() -> None:
+    """One line tests a check; what is optional may be left out, and what a finding leaves out is the check's."""
+    raw = {"transformer_layer_config": {}, "architectures": ["Eagle3Speculator"]}
+    found = findings(dialect, raw=raw, tensors=None, sglang=parse_release("sglang==0.5.9"))
+    assert [(one.code, one.fault, one.impact) for one in found] == [
+        ("E3L-K03", "head-kind.config-dialect", Impact.STOPS)
+    ]
+
+
+def test_the_reason_of_an_input_is_that_of_its_checks() -> None:
+    skipped = {one.code: one.reason for one in diagnose(engine="vllm==0.20.2").skipped}
+    assert skipped["E3L-G03"] == "no launch command given"
+    assert skipped["E3L-C06"] == "no drafter given" and skipped["E3L-M01"] == "no log given"

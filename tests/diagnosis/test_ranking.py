@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from eagle3lab.diagnosis import Evidence, Finding, Impact, Observed, Severity
-from eagle3lab.diagnosis.evidence.log import Crash
+from eagle3lab.diagnosis.log import Crash
 from eagle3lab.diagnosis.ranking import ranked, repair_order, stage
 
 
 def finding(
     fault: str, impact: Impact, code: str = "E3L-X01", severity: Severity = Severity.ERROR
 ) -> Finding:
-    return Finding(fault, code, severity, 0.9, "title", (Evidence("seen"),), "effect.", "fix", impact)
+    return Finding("title", (Evidence("seen"),), "fix", 0.9, severity, impact, "effect.", fault, code)
 
 
 DROPPED = finding("names.dropped", Impact.ZERO, "E3L-N01")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.diagnosis import Diagnosis, Investigation, diagnose
+from eagle3lab.diagnosis import Diagnosis, diagnose
 from eagle3lab.errors import InputError
 from lab.specimen.paths import drafter_dir, prompts_file, target_dir
+from tests.diagnosis.corpus import inputs
 
 TARGET = target_dir()
 TABLE, CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -84,8 +85,7 @@ def test_another_chat_template_is_noted_with_the_line(drafter: Path) -> None:
 
 
 def test_an_end_token_outside_the_draft_vocabulary_is_noted(drafter: Path, tmp_path: Path) -> None:
-    ids = Investigation(drafter).drafted_ids
-    assert ids is not None
+    ids = inputs(drafter=drafter).get("DraftedIds")
     outside = next(one for one in range(1024) if one not in ids)
     target = tmp_path / "target"
     shutil.copytree(TARGET, target)

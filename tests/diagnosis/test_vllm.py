@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from eagle3lab.diagnosis import Diagnosis, Verdict
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.evidence.vllm import eagle3_architectures, skipped, vllm_facts
+from eagle3lab.diagnosis.framework import Missing
+from eagle3lab.diagnosis.inputs import vllm_facts
 from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.releases import eagle3_architectures, skipped
 from eagle3lab.engines.release import Release
-from tests.diagnosis.corpus import load, run
+from tests.diagnosis.corpus import inputs, load, run
 from tests.diagnosis.injected import template, without_log
 
 SGLANG, VLLM = "sglang==0.5.23", "vllm==0.32.0"
@@ -189,8 +190,8 @@ def test_where_the_load_is_not_simulated_the_rule_decides(tmp_path: Path) -> Non
     undescribed = load("ok-specforge-llama-0.5.9") | {"launch": COMMAND}
     undescribed["drafter"]["config"]["architectures"] = ["Eagle3DeepseekV2ForCausalLM"]
     assert stopped_at(undescribed, tmp_path / "undescribed") == []
-    investigation = Investigation(tmp_path / "undescribed" / "drafter", engine=VLLM)
-    assert investigation.vllm_load is None and "does not describe" in investigation.vllm_load_note
+    simulated = inputs(drafter=tmp_path / "undescribed" / "drafter", engine=VLLM).get("VllmLoad")
+    assert isinstance(simulated, Missing) and "does not describe" in simulated.reason
 
 
 def test_a_load_is_simulated_for_the_engine_that_serves(tmp_path: Path) -> None:
@@ -201,6 +202,6 @@ def test_a_load_is_simulated_for_the_engine_that_serves(tmp_path: Path) -> None:
         (SGLANG, "eagle3", False),
     ):
         command = COMMAND.replace('"eagle3"', f'"{method}"')
-        case = Investigation(tmp_path / "drafter", engine=engine, launch=command)
-        assert (case.vllm_load is not None) is simulated
-        assert (case.load is not None) is (engine == SGLANG)
+        case = inputs(drafter=tmp_path / "drafter", engine=engine, launch=command)
+        assert isinstance(case.get("VllmLoad"), Missing) is not simulated
+        assert isinstance(case.get("SglangLoad"), Missing) is (engine != SGLANG)

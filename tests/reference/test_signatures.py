@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from eagle3lab.diagnosis.evidence.measured import SIGNATURES, measured
+from eagle3lab.diagnosis.ranking import SIGNATURES, measured
 from lab.matrix import Matrix, read_matrix
 from lab.matrix.ranking import grade, half, signatures_of, tabulate
 

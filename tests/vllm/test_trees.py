@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.diagnosis.evidence.investigation import Investigation
 from eagle3lab.engines.atlas import __main__ as make_atlas
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.extract import extract
@@ -21,6 +20,7 @@ from eagle3lab.engines.extract.vllm.tree import is_vllm
 from eagle3lab.engines.loading import simulate
 from eagle3lab.errors import InputError
 from eagle3lab.serving.engine import find_engine
+from tests.diagnosis.corpus import inputs
 from tests.engines.drafters import config, head
 from tests.vllm.sources import ALGORITHMS, LOADER, facts, small_copy
 
@@ -86,9 +86,9 @@ def test_what_cannot_be_read_is_unknown(
 def test_who_else_is_given_a_vllm(tmp_path: Path) -> None:
     """Diagnosis knows its load and some rules, and nothing here starts it."""
     copy = small_copy(tmp_path, "0.32.0")
-    case = Investigation(engine=str(copy))
-    assert str(case.engine) == "vllm==0.32.0" and case.release is None
-    assert "knows the load and some rules" in case.release_note
+    resolved = inputs(engine=str(copy)).get("Resolved")
+    assert str(resolved.engine) == "vllm==0.32.0" and resolved.facts is None
+    assert "knows the load and some rules" in resolved.note
     with pytest.raises(InputError, match="cannot be started"):
         find_engine("vllm==0.32.0")
 

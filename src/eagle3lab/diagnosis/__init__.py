@@ -5,7 +5,7 @@ a log, runs every check that these allow, and ranks what it finds by how well it
 the package imports neither numpy nor rich.
 """
 
-from eagle3lab.diagnosis.evidence.investigation import Investigation
+from eagle3lab.diagnosis.framework import Inputs
 from eagle3lab.diagnosis.model import (
     Diagnosis,
     Evidence,
@@ -16,18 +16,20 @@ from eagle3lab.diagnosis.model import (
     Skipped,
     Verdict,
 )
-from eagle3lab.diagnosis.run import diagnose, examine
+from eagle3lab.diagnosis.run import diagnose, examine, gather, with_drafter
 
 __all__ = [
     "Diagnosis",
     "Evidence",
     "Finding",
     "Impact",
-    "Investigation",
+    "Inputs",
     "Observed",
     "Severity",
     "Skipped",
     "Verdict",
     "diagnose",
     "examine",
+    "gather",
+    "with_drafter",
 ]

@@ -10,6 +10,7 @@ from eagle3lab.text import printable
 
 SCHEMA_VERSION = 1
 _SENTENCE = 1200
+_OF_THE_CHECK: Any = None
 
 
 class Severity(StrEnum):
@@ -73,33 +74,38 @@ class Evidence:
         return {"text": self.text, **{key: value for key, value in places.items() if value is not None}}
 
 
+def seen(text: str, file: str | None = None, tensor: str | None = None, line: int | None = None) -> Evidence:
+    """A piece of evidence."""
+    return Evidence(text, file, tensor, line)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault, proven or suspected.
+    """One fault, proven or suspected. What is left out after `fix` is taken from the check that yields it.
 
     Attributes:
-        fault: The slug of the taxonomy.
-        code: The check that found it.
-        severity: How grave it is.
-        confidence: How sure it is, 0 to 1.
         title: One line.
         evidence: What was seen, the deciding things first.
-        effect: What it does to acceptance.
         fix: The one change that repairs it.
-        impact: The same as `effect`, for ranking.
+        confidence: How sure it is, 0 to 1.
+        severity: How grave it is.
+        impact: What it does to a server: what decides whether it explains an observation.
+        effect: What it does to acceptance, in a sentence.
+        fault: The slug of the taxonomy.
+        code: The check that found it.
         ranking: Why it stands where it stands; empty where nothing was observed.
         hidden_by: Codes of findings that must be repaired before this one can be seen.
     """
 
-    fault: str
-    code: str
-    severity: Severity
-    confidence: float
     title: str
     evidence: tuple[Evidence, ...]
-    effect: str
     fix: str
-    impact: Impact
+    confidence: float = 1.0
+    severity: Severity = _OF_THE_CHECK
+    impact: Impact = _OF_THE_CHECK
+    effect: str = ""
+    fault: str = ""
+    code: str = ""
     ranking: str = ""
     hidden_by: tuple[str, ...] = ()
 

@@ -7,10 +7,12 @@ up, one that cannot moves down, and its text says so.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
-from eagle3lab.diagnosis.evidence.log import Crash
-from eagle3lab.diagnosis.evidence.measured import measured
+from eagle3lab.diagnosis.log import Crash
 from eagle3lab.diagnosis.model import Evidence, Finding, Impact, Observed, Severity
 
 _BASE = {Impact.STOPS: 1.0, Impact.ZERO: 0.95, Impact.PARTIAL: 0.6, Impact.LATER: 0.55, Impact.NONE: 0.4}
@@ -175,3 +177,43 @@ def _hidden_by(finding: Finding, findings: list[Finding]) -> tuple[str, ...]:
         if other.impact in (Impact.ZERO, Impact.STOPS) and finding.fault.startswith(hidden or ("\0",)):
             codes.append(other.code)
     return tuple(dict.fromkeys(codes))
+
+
+# ---- what each fault looked like when it was measured --------------------------------------------------------------
+
+# Signatures that differ by a few hundredths of accept length or by what the reader knows of the training.
+_ALIKE = (
+    frozenset({"dead", "near-dead", "random-head"}),
+    frozenset({"partial", "weak-training", "below-expectation"}),
+)
+
+# Written by `make matrix`: for each slug, the number of measurements, one for each variant of it in a release, and how
+# many of them show each signature of `eagle3lab.acceptance.signature`.
+SIGNATURES = Path(__file__).with_name("signatures.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measurements of one fault.
+
+    Attributes:
+        cells: How many there are, over releases and variants of the fault.
+        alike: How many of them show the signature in question, or one next to it.
+    """
+
+    cells: int
+    alike: int
+
+
+def measured(fault: str, signature: str) -> Measured:
+    """How often a fault, put into a healthy head, showed a signature."""
+    row = _measurements().get(fault, {})
+    group = next((names for names in _ALIKE if signature in names), frozenset({signature}))
+    alike = sum(row.get(name, 0) for name in group)
+    return Measured(row.get("cells", 0), min(alike, row.get("cells", 0)))
+
+
+@cache
+def _measurements() -> dict[str, dict[str, int]]:
+    table: dict[str, dict[str, int]] = json.loads(SIGNATURES.read_text("utf-8"))["faults"]
+    return table

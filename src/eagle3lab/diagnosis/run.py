@@ -1,17 +1,44 @@
-"""From an investigation to a diagnosis: run the checks, rank what they found, say what it comes to."""
+"""From what was given to a diagnosis: run the checks, rank what they found, say what it comes to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis import ranking
 from eagle3lab.diagnosis.checks import all_checks
-from eagle3lab.diagnosis.checks.base import Check, SkipCheck
-from eagle3lab.diagnosis.evidence.investigation import Investigation, Place
+from eagle3lab.diagnosis.framework import Check, Inputs, Missing, SkipCheck
+from eagle3lab.diagnosis.inputs import (
+    Algorithm,
+    DraftVocabulary,
+    Earlier,
+    Engine,
+    Given,
+    Resolved,
+    ServerArguments,
+    TargetFolder,
+)
 from eagle3lab.diagnosis.model import Diagnosis, Finding, Observed, Severity, Skipped, Verdict
 from eagle3lab.errors import InputError
 
+if TYPE_CHECKING:
+    from eagle3lab.checkpoint import Checkpoint
+    from eagle3lab.diagnosis.load import Load
+    from eagle3lab.diagnosis.log import Log
+    from eagle3lab.diagnosis.witnessed import Witnessed
+    from eagle3lab.engines.facts import EngineFacts
+    from eagle3lab.engines.launch.reading import Launch
+
+Place = str | PathLike[str]
+# What was given and cannot be read at all ends the diagnosis.
+_AT_ONCE = ("Launch", "Resolved", "Log", "Witnessed", "Text")
+# What does not change with the drafter.
+_OF_OTHERS = (
+    "Launch", "Resolved", "Engine", "Release", "ReleaseFacts", "EngineFacts", "VllmFacts", "TargetFolder", "Target",
+)  # fmt: skip
 # Where all of these were done, everything that decides was looked at.
 _DECISIVE = ("E3L-N01", "E3L-V01", "E3L-C04")
 _DEAD = ("dead", "near-dead", "random-head")
@@ -21,22 +48,22 @@ BROKE = "the check broke on this input"
 
 
 def diagnose(
-    drafter: Place | None = None,
+    drafter: Place | Checkpoint | None = None,
     *,
-    target: Place | None = None,
+    target: Place | Checkpoint | None = None,
     engine: str | None = None,
     launch: str | None = None,
     log: Place | None = None,
     events: Place | None = None,
     text: Place | None = None,
     run: Place | None = None,
-    confirm: Callable[[Diagnosis, Investigation], Diagnosis] | None = None,
+    confirm: Callable[[Diagnosis, Inputs], Diagnosis] | None = None,
 ) -> Diagnosis:
     """Say what is wrong with a drafter from whatever there is; everything is optional but one.
 
     Args:
-        drafter: The drafter's folder.
-        target: The target's folder; a config.json in it is enough.
+        drafter: The drafter's folder, or what it holds already opened.
+        target: The target's folder, or the same; a config.json in it is enough.
         engine: `sglang==0.5.9`, `vllm==0.20.2`, `installed`, or a source tree.
         launch: The launch command, or a file that holds it.
         log: The server's log, plain or compressed.
@@ -49,72 +76,161 @@ def diagnose(
         InputError: Nothing was given, a path leads nowhere, or engine or command cannot be understood at all.
     """
     if run is not None:
-        from eagle3lab.diagnosis.evidence.run_folder import inputs_of
-
-        left = inputs_of(run)
+        left = _of_run(run)
         drafter, target, log = drafter or left.drafter, target or left.target, log or left.log
         engine, launch, events = engine or left.engine, launch or left.launch, events or left.events
     if all(part is None for part in (drafter, target, engine, launch, log, events)):
         raise InputError("nothing was given", advice="Give a drafter, a launch command or a log.")
-    case = Investigation(drafter, target, engine, launch, log, events, text)
-    found = examine(case)
-    return found if confirm is None else confirm(found, case)
+    inputs = gather(drafter, target, engine, launch, log, events, text)
+    found = examine(inputs)
+    return found if confirm is None else confirm(found, inputs)
 
 
-def examine(case: Investigation) -> Diagnosis:
-    """Run every check that the case allows, and rank what they find."""
+def gather(
+    drafter: Place | Checkpoint | None = None,
+    target: Place | Checkpoint | None = None,
+    engine: str | None = None,
+    launch: str | None = None,
+    log: Place | None = None,
+    events: Place | None = None,
+    text: Place | None = None,
+) -> Inputs:
+    """The inputs of a diagnosis, as `diagnose` takes them; drafter and target may be open already.
+
+    Raises:
+        InputError: A path leads nowhere, or engine, command, log, events or text cannot be read at all.
+    """
+    given = Given(
+        drafter=_folder(drafter),
+        target=_folder(target),
+        engine=engine,
+        launch=launch,
+        log=None if log is None else fspath(log),
+        events=None if events is None else _existing(events),
+        text=None if text is None else fspath(text),
+    )
+    inputs = Inputs({"Given": given})
+    for name in _AT_ONCE:
+        found = inputs.get(name)
+        if isinstance(found, Missing) and found.error is not None:
+            raise found.error
+    return inputs
+
+
+def with_drafter(inputs: Inputs, drafter: Checkpoint) -> Inputs:
+    """The inputs with another drafter, and without log and events, which are of the one that was served."""
+    kept = {name: inputs.values[name] for name in _OF_OTHERS if name in inputs.values}
+    given = replace(inputs.get("Given"), drafter=drafter, log=None, events=None)
+    return Inputs({**kept, "Given": given})
+
+
+def _of_run(path: Place) -> Given:
+    """What a run folder has for a diagnosis; drafter and target only where they still lie where they were.
+
+    Raises:
+        InputError: It is none.
+    """
+    from eagle3lab.runs.folder import RunFolder
+
+    run = RunFolder.open(Path(path))
+    plan, release, events = run.plan(), run.release, run.events_dir
+
+    def there(value: object) -> Path | None:
+        return Path(value) if isinstance(value, str) and value and Path(value).is_dir() else None
+
+    return Given(
+        drafter=there(plan.get("drafter")),
+        target=there(plan.get("model")),
+        engine=f"sglang=={release}" if release else None,
+        launch=str(run.command) if run.command.is_file() else None,
+        log=str(run.log) if run.log.is_file() else None,
+        events=events if events.is_dir() and any(events.iterdir()) else None,
+    )
+
+
+def _folder(place: Place | Checkpoint | None) -> Path | Checkpoint | None:
+    return _existing(place) if isinstance(place, str | PathLike) else place
+
+
+def _existing(place: Place) -> Path:
+    """The path of a folder that must at least be there.
+
+    Raises:
+        InputError: It is not.
+    """
+    path = Path(place)
+    try:
+        if path.is_dir():
+            return path
+        there = path.exists()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be opened: {error}", path=path) from None
+    raise InputError(
+        "is a file, not a folder" if there else "does not exist", path=path, advice="Give the model's folder."
+    )
+
+
+def examine(inputs: Inputs) -> Diagnosis:
+    """Run every check that the inputs allow, and rank what they find."""
+    found: list[Finding] = []
+    inputs.values["Earlier"] = found
     skipped: list[Skipped] = []
     passed: list[str] = []
-    case.found.clear()
     for check in all_checks():
-        found, reason = _run(check, case)
+        some, reason = _run(check, inputs, found)
         if reason is not None:
             skipped.append(Skipped(check.code, reason))
-        elif not found:
+        elif not some:
             passed.append(check.code)
-        case.found.extend(found)
-    observed = _observed(case)
-    crash = case.log.crash if case.log else None
-    findings = ranking.ranked(case.found, observed, crash, served=case.log is not None and case.log.served)
-    signature = observed.signature if observed else None
-    verdict = _verdict(findings, signature, passed)
+        found += some
+    observed = inputs.call(_observed)
+    log: Log | Missing = inputs.get("Log")
+    crash, served = (None, False) if isinstance(log, Missing) else (log.crash, log.served)
+    findings = ranking.ranked(found, observed, crash, served=served)
+    verdict = _verdict(findings, observed.signature if observed else None, passed)
+    inputs.values |= {"Verdict": verdict, "Observed": observed or Missing("nothing was observed")}
     return Diagnosis(
         verdict=verdict,
         findings=findings,
         skipped=tuple(skipped),
         passed=tuple(passed),
         repair_order=ranking.repair_order(findings),
-        questions=tuple(_questions(case, verdict, signature)),
-        notes=tuple(_notes(case)),
-        inputs=_inputs(case),
+        questions=tuple(inputs.call(_questions)),
+        notes=tuple(inputs.call(_notes)),
+        inputs=inputs.call(_named),
         observed=observed,
     )
 
 
-def _observed(case: Investigation) -> Observed | None:
-    """Acceptance as the log shows it, else as the probe counted it."""
-    shown = case.log.observed if case.log else None
-    if case.events is None or (shown is not None and shown.accept_length is not None):
-        return shown
-    counted = case.events.observed
-    return shown if counted is None else replace(counted, crash=shown.crash if shown else "")
-
-
-def _run(check: Check, case: Investigation) -> tuple[list[Finding], str | None]:
+def _run(check: Check, inputs: Inputs, earlier: list[Finding]) -> tuple[list[Finding], str | None]:
     """What a check found, or why it could not be done.
 
     Inputs are files that nobody vouches for: one that breaks a check costs this check, not the diagnosis. The tests
     with hostile inputs see to it that this stays a last resort.
     """
     try:
-        obstacle = check.obstacle(case)
-        return ([], obstacle) if obstacle else ([check.finding(one) for one in check.run(case)], None)
+        arguments = inputs.arguments(check.run)
+        if isinstance(arguments, Missing):
+            return [], arguments.reason
+        before = sorted({finding.code for finding in earlier if finding.fault in check.after})
+        if before:
+            return [], f"waits for the repair of {', '.join(before)}"
+        return check.findings(arguments), None
     except SkipCheck as reason:
         return [], str(reason)
     except InputError as error:
         return [], str(error)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return [], f"{BROKE} ({type(error).__name__}: {error})"
+
+
+def _observed(log: Log | None, witnessed: Witnessed | None) -> Observed | None:
+    """Acceptance as the log shows it, else as the probe counted it."""
+    shown = log.observed if log else None
+    if witnessed is None or (shown is not None and shown.accept_length is not None):
+        return shown
+    counted = witnessed.observed
+    return shown if counted is None else replace(counted, crash=shown.crash if shown else "")
 
 
 def _verdict(findings: tuple[Finding, ...], signature: str | None, passed: list[str]) -> Verdict:
@@ -128,76 +244,92 @@ def _verdict(findings: tuple[Finding, ...], signature: str | None, passed: list[
     return Verdict.UNKNOWN
 
 
-def _questions(case: Investigation, verdict: Verdict, signature: str | None) -> list[str]:
+def _questions(
+    verdict: Verdict,
+    given: Given,
+    earlier: Earlier,
+    observed: Observed | None,
+    vocabulary: DraftVocabulary | None,
+    engine: Engine | None,
+    launch: Launch | None,
+    algorithm: Algorithm | None,
+) -> list[str]:
     questions = []
-    if case.proven_ids is None and case.token_map is not None and case.token_map.report.kind == "undecided":
-        questions += [f"token map: {text}" for text in case.token_map.report.open_questions]
-    if verdict is Verdict.HEALTHY or any(one.severity is Severity.ERROR for one in case.found):
+    if vocabulary and vocabulary.proven is None and vocabulary.map.report.kind == "undecided":
+        questions += [f"token map: {text}" for text in vocabulary.map.report.open_questions]
+    if verdict is Verdict.HEALTHY or any(one.severity is Severity.ERROR for one in earlier):
         return questions
-    if case.drafter_path is None:
+    if given.drafter is None:
         questions.append(
             "Which drafter is served? Give its folder: names, shapes and the token map decide most."
         )
-    if case.engine is None or not case.engine.number:
+    if engine is None or not engine.number:
         questions.append("Which engine release serves it? Give --engine sglang==X.Y.Z.")
-    if case.target_path is None:
+    if given.target is None:
         questions.append(
             "Which target? Give --target with its config.json: layer ids and widths depend on it."
         )
-    if case.launch is None and case.algorithm is None:
+    if launch is None and algorithm is None:
         questions.append("How is it launched? Give --launch: the algorithm and the parallel size decide.")
-    if case.log is None and verdict is Verdict.UNKNOWN:
+    if given.log is None and verdict is Verdict.UNKNOWN:
         questions.append("What does the log say? Give --log with some decode lines.")
-    if signature in _DEAD and not case.found:
+    if observed and observed.signature in _DEAD and not earlier:
         questions.append(
             "Nothing given explains the acceptance: does the log belong to this drafter and release?"
         )
     return questions
 
 
-def _notes(case: Investigation) -> list[str]:
-    notes = list(case.launch.notes) if case.launch else []
-    if case.release_note and case.engine is not None and case.engine.number:
-        notes.append(case.release_note)
-    if case.release is not None and case.facts_note:
-        notes.append(case.facts_note)
-    if case.load is not None and any(
-        stop.rule == "hidden size multiple of heads" for stop in case.load.stops
-    ):
+def _notes(
+    resolved: Resolved,
+    arguments: ServerArguments,
+    facts: EngineFacts | Missing,
+    engine: Engine | None,
+    launch: Launch | None,
+    load: Load | None,
+    target: TargetFolder | None,
+    log: Log | None,
+    witnessed: Witnessed | None,
+) -> list[str]:
+    notes = list(launch.notes) if launch else []
+    if resolved.note and engine is not None and engine.number:
+        notes.append(resolved.note)
+    if resolved.facts is not None and isinstance(facts, Missing):
+        notes.append(facts.reason)
+    if load is not None and any(stop.rule == "hidden size multiple of heads" for stop in load.stops):
         notes.append(
             "the config class of this release refuses a hidden_size that is no multiple of the heads"
         )
-    if case.target_error is not None:
-        notes.append(f"the target's folder: {case.target_error.problem}")
-    launch, engine = case.launch, case.engine
+    if target is not None and target.error is not None:
+        notes.append(f"the target's folder: {target.error.problem}")
     if launch and engine and launch.engine and launch.engine != engine.kind:
         notes.append(f"the command launches {launch.engine}, and the engine given is {engine}")
-    stated = case.server_arguments
     for name, ours in (
         ("speculative_algorithm", launch.algorithm if launch else None),
         ("speculative_num_steps", launch.steps if launch else None),
         ("tp_size", launch.tp if launch else None),
     ):
-        theirs = stated.get(name)
+        theirs = arguments.get(name)
         if ours is not None and theirs is not None and str(ours).upper() != str(theirs).upper():
             notes.append(
                 f"the log's server ran with {name}={theirs}, the command says {ours}: is it another run?"
             )
-    if case.log is not None:
-        notes += case.log.notes
-    if case.events is not None:
-        notes += case.events.notes
+    notes += log.notes if log else ()
+    notes += witnessed.notes if witnessed else ()
     return list(dict.fromkeys(notes))
 
 
-def _inputs(case: Investigation) -> dict[str, str]:
-    given = {
-        "drafter": case.drafter_path,
-        "target": case.target_path,
-        "engine": case.engine,
-        "log": case.log_path,
-        "events": case.events.path if case.events else None,
-        "text": case.text_name,
-        "launch": case.launch.algorithm or "given" if case.launch else None,
+def _named(
+    given: Given, engine: Engine | None, launch: Launch | None, witnessed: Witnessed | None
+) -> dict[str, str]:
+    """The inputs by name, as the report lists them."""
+    named = {
+        "drafter": getattr(given.drafter, "path", given.drafter),
+        "target": getattr(given.target, "path", given.target),
+        "engine": engine,
+        "log": given.log,
+        "events": witnessed.path if witnessed else None,
+        "text": given.text,
+        "launch": launch.algorithm or "given" if launch else None,
     }
-    return {name: str(value) for name, value in given.items() if value is not None}
+    return {name: str(value) for name, value in named.items() if value is not None}

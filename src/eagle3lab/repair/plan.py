@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from eagle3lab import diagnosis
-from eagle3lab.diagnosis import Diagnosis, Finding, Investigation, Severity, examine
-from eagle3lab.engines.release import releases
+from eagle3lab.diagnosis import Diagnosis, Finding, Inputs, Severity, examine, gather, with_drafter
+from eagle3lab.diagnosis.framework import Missing
+from eagle3lab.engines.release import Release, releases
 from eagle3lab.errors import InputError
 from eagle3lab.repair import config, speculators, tensors
 from eagle3lab.repair.copy import WorkingCopy
@@ -23,6 +24,7 @@ from eagle3lab.repair.token_map import token_map
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
+    from eagle3lab.diagnosis.inputs import TargetFolder
     from eagle3lab.engines.extract.model import ReleaseFacts
     from eagle3lab.engines.loading import LoadPlan
 
@@ -98,17 +100,17 @@ def plan_repair(drafter: Checkpoint, engine: str, target: Checkpoint | None = No
     _ = drafter.config
     into = speculators.format_of(engine)
     spec = engine if into is None else into.served_by
-    case = Investigation(drafter=drafter, target=target, engine=spec)
+    case = gather(drafter, target, spec)
     release = _release(case)
     if release is None:
-        raise InputError(case.release_note or f"nothing is known of {engine}")
+        raise InputError(case.get("Resolved").note or f"nothing is known of {engine}")
     return _Planner(case, release, into).plan()
 
 
-def plan_for(case: Investigation) -> RepairPlan | None:
+def plan_for(case: Inputs) -> RepairPlan | None:
     """What would mend the drafter of a case under its engine and command; None where too little of it is known."""
-    drafter, release = case.drafter, _release(case)
-    if drafter is None or case.config is None or release is None or not drafter.files.read:
+    tensors, release = case.value("Tensors"), _release(case)
+    if tensors is None or case.value("Config") is None or release is None:
         return None
     try:
         return _Planner(case, release, None).plan()
@@ -116,12 +118,9 @@ def plan_for(case: Investigation) -> RepairPlan | None:
         return None
 
 
-def _release(case: Investigation) -> ReleaseFacts | None:
-    if case.release is not None or case.engine is None or case.engine.kind != "vllm":
-        return case.release
-    from eagle3lab.diagnosis.evidence.vllm import vllm_facts
-
-    return vllm_facts(case.engine)
+def _release(case: Inputs) -> ReleaseFacts | None:
+    facts: ReleaseFacts | None = case.value("ReleaseFacts") or case.value("VllmFacts")
+    return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +136,16 @@ class _Step:
 class _Planner:
     """One plan in the making."""
 
-    def __init__(self, case: Investigation, release: ReleaseFacts, into: speculators.Format | None) -> None:
-        assert case.drafter is not None
+    def __init__(self, case: Inputs, release: ReleaseFacts, into: speculators.Format | None) -> None:
         self.case, self.into = case, into
-        self.copy = WorkingCopy(case.drafter, release, str(case.engine), case.target_checkpoint)
+        self.target: TargetFolder | None = case.value("TargetFolder")
+        opened = self.target.checkpoint if self.target else None
+        drafter: Checkpoint = case.get("DrafterFolder").checkpoint
+        self.copy = WorkingCopy(drafter, release, str(case.get("Engine")), opened)
         self.before = _simulated(self.copy)
 
     def plan(self) -> RepairPlan:
-        case, copy = self.case, self.copy
+        copy = self.copy
         engine = copy.engine
         converted: list[Change] = []
         refused: list[Refusal] = []
@@ -162,7 +163,7 @@ class _Planner:
         if not refused and (unproven := self._not_simulated()) is not None:
             refused.append(unproven)
         notes += [f"{one.title}: {one.fix}" for one in left if not self._blocks(one)]
-        if case.target is None:
+        if self.case.value("Target") is None:
             notes += copy.capture().unknown
         return RepairPlan(
             engine.spec,
@@ -177,7 +178,7 @@ class _Planner:
         )
 
     def _diagnosis(self) -> Diagnosis:
-        return examine(self.case.with_drafter(self.copy.checkpoint))
+        return examine(with_drafter(self.case, self.copy.checkpoint))
 
     def _mend(self) -> tuple[list[_Step], tuple[Finding, ...]]:
         """The changes that are kept, and the findings that are left."""
@@ -223,13 +224,12 @@ class _Planner:
 
     def _not_simulated(self) -> Refusal | None:
         """Where the load of the copy cannot be simulated, nothing about it is proven."""
-        copied = self.case.with_drafter(self.copy.checkpoint)
-        if copied.load is not None or copied.vllm_load is not None:
+        load = with_drafter(self.case, self.copy.checkpoint).get("Load")
+        if not isinstance(load, Missing):
             return None
-        note = copied.vllm_load_note if copied.engine and copied.engine.kind == "vllm" else copied.load_note
         quantised = bool(self.copy.raw.get("quantization_config"))
         advice = ("Repair the unquantised head and quantise it again.",) if quantised else ()
-        return Refusal("layer.quantisation" if quantised else None, note, (), advice)
+        return Refusal("layer.quantisation" if quantised else None, load.reason, (), advice)
 
     @staticmethod
     def _blocks(finding: Finding) -> bool:
@@ -251,18 +251,15 @@ class _Planner:
 
     def first_without(self, finding: Finding) -> str | None:
         """The first later release of the engine in which the drafter as it is has no such fault; None without."""
-        engine = self.case.engine
+        engine: Release | None = self.case.value("Engine")
         known = releases(engine.kind) if engine is not None else ()
         if engine is None or engine.number not in known:
             return None
         later = known[known.index(engine.number) + 1 :]
 
         def free(release: str) -> bool:
-            other = Investigation(
-                drafter=self.copy.source,
-                target=self.case.target_checkpoint or self.case.target_path,
-                engine=f"{engine.kind}=={release}",
-            )
+            target = None if self.target is None else self.target.checkpoint or self.target.path
+            other = gather(self.copy.source, target, f"{engine.kind}=={release}")
             return finding.fault not in _faults(examine(other))
 
         low, high = 0, len(later) - 1
@@ -292,7 +289,7 @@ def _errors(found: Diagnosis) -> frozenset[str]:
 # ---- what a diagnosis says of it ---------------------------------------------------------------------------------
 
 
-def offers(found: Diagnosis, case: Investigation) -> Diagnosis:
+def offers(found: Diagnosis, case: Inputs) -> Diagnosis:
     """The diagnosis with fixes that were tried: what `eagle3lab repair` would do, or the release to move to.
 
     Args:

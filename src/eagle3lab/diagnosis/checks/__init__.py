@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from eagle3lab.diagnosis.checks.base import REGISTRY, Check, Page
+from eagle3lab.diagnosis.framework import CHECKS, Check, Page
 
 __all__ = ["FAMILIES", "Check", "Page", "all_checks"]
 
 FAMILIES = (
-    "files", "kind", "names", "mla", "vocab", "head", "capture", "layer", "flags", "runtime", "events", "metric",
-    "tokens", "training",
+    "files", "kind", "names", "vocab", "head", "capture", "layer", "flags", "runtime", "events", "metric", "training",
 )  # fmt: skip
 
 
@@ -22,4 +21,4 @@ def all_checks() -> tuple[Check, ...]:
         import_module(f"{__name__}.{family}")
     ordered = {f"{__name__}.{family}": place for place, family in enumerate(FAMILIES)}
     # Stable: inside a module, checks keep the order in which they stand.
-    return tuple(sorted(REGISTRY.values(), key=lambda check: ordered[check.run.__module__]))
+    return tuple(sorted(CHECKS.values(), key=lambda check: ordered[check.run.__module__]))

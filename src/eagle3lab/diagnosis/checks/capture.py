@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence.atlas import first_release
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Evidence, Impact, Severity
-from eagle3lab.engines.capture import NESTED, CapturePlan, Verdict, can_capture, capture_plan, target_refusal
+from eagle3lab.diagnosis.framework import SkipCheck, check
+from eagle3lab.diagnosis.inputs import (
+    Algorithm,
+    Captured,
+    Config,
+    Engine,
+    Head,
+    ServerArguments,
+    Sglang,
+    Target,
+    Tensors,
+)
+from eagle3lab.diagnosis.load import Load
+from eagle3lab.diagnosis.log import Log
+from eagle3lab.diagnosis.model import Evidence, Finding, Impact, Severity, seen
+from eagle3lab.diagnosis.releases import first_release
+from eagle3lab.engines.capture import NESTED, CapturePlan, can_capture, capture_plan, target_refusal
+from eagle3lab.engines.extract.model import ReleaseFacts
+from eagle3lab.engines.launch.reading import Launch
 from eagle3lab.engines.loading.plan import TensorPlan
 from eagle3lab.engines.release import or_later
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."
-
-
-def _captured(case: Investigation) -> CapturePlan:
-    """What is captured, under an algorithm that captures anything."""
-    assert case.capture is not None
-    if case.algorithm is not None and case.algorithm not in ("EAGLE3", "EAGLE", "NEXTN", "eagle3"):
-        raise SkipCheck(f"the algorithm is {case.algorithm}")
-    if not case.is_eagle3:
-        raise SkipCheck("the weights are not an EAGLE-3 head")
-    if not case.config or not case.config.use_aux_hidden_state:
-        raise SkipCheck("use_aux_hidden_state is false")
-    return case.capture
 
 
 def _evidence(plan: CapturePlan) -> tuple[Evidence, ...]:
@@ -38,13 +40,13 @@ def _evidence(plan: CapturePlan) -> tuple[Evidence, ...]:
     )
 
 
-def _fix(case: Investigation, plan: CapturePlan) -> str:
+def _fix(plan: CapturePlan, config: Config, target: Target, engine: Engine) -> str:
     """The ids to write, else the release to move to, else that there is neither."""
     wanted = f"the inputs of layers {list(plan.trained or ())}"
-    later = _first_with(case, "as trained")
-    elsewhere = (
-        f"{case.engine.name} {later} and later capture {wanted} as it is." if case.engine and later else ""
+    later = first_release(
+        engine.number, lambda facts: capture_plan(target, config, facts).verdict == "as trained", engine.kind
     )
+    elsewhere = f"{engine.name} {later} and later capture {wanted} as it is." if later else ""
     if plan.needed is not None:
         nested = plan.needed_at == NESTED
         written = f'"eagle_aux_hidden_state_layer_ids": {list(plan.needed)}'
@@ -52,30 +54,27 @@ def _fix(case: Investigation, plan: CapturePlan) -> str:
         return f"Write {written} {where}.{elsewhere and f' Or move: {elsewhere}'}"
     if elsewhere:
         return f"Move to another release: {elsewhere}"
-    if plan.trained and case.target and max(plan.trained) > (case.target.layers or 0):
+    if plan.trained and max(plan.trained) > (target.layers or 0):
         return f"Serve it with the target it was trained for, which has at least {max(plan.trained)} layers."
     return f"No ids and no later release capture {wanted} of this target: use another engine, or train on others."
-
-
-def _first_with(case: Investigation, verdict: Verdict) -> str | None:
-    """The first later release of this engine whose verdict on config and target, as they are, is this one."""
-    target, config, engine = case.target, case.config, case.engine
-    if target is None or config is None or engine is None:
-        return None
-    return first_release(
-        engine.number, lambda facts: capture_plan(target, config, facts).verdict == verdict, engine.kind
-    )
 
 
 @check(
     "E3L-C01",
     "capture.algorithm",
-    needs=("config", "drafter", "algorithm"),
-    engine="sglang",
     effect="No auxiliary states are captured, fc is skipped and the target's head replaces the drafter's: "
     "little or nothing is accepted, without any error.",
 )
-def algorithm(case: Investigation) -> Iterator[Found]:
+def algorithm(
+    head: Head,
+    tensors: Tensors,
+    algorithm: Algorithm,
+    sglang: Sglang,
+    arguments: ServerArguments,
+    target: Target | None,
+    facts: ReleaseFacts | None,
+    log: Log | None,
+) -> Iterator[Finding]:
     """--speculative-algorithm is EAGLE or NEXTN for an EAGLE-3 head.
 
     Seen: The head is an EAGLE-3 head (2H-wide attention, a fused fc, a token map), and the algorithm is not EAGLE3.
@@ -85,41 +84,41 @@ def algorithm(case: Investigation) -> Iterator[Found]:
     Repair: `--speculative-algorithm EAGLE3`.
     Sources: SGLang 0.5.9 `speculative/eagle_worker.py:155-182`; pull request 21272, closed unmerged.
     """
-    if not case.is_eagle3 or case.algorithm not in ("EAGLE", "NEXTN"):
+    if not head.eagle3 or algorithm not in ("EAGLE", "NEXTN"):
         return
-    fc = case.shape("fc.weight")
+    fc = tensors.shape("fc.weight")
     evidence = [
-        seen(f"--speculative-algorithm is {case.algorithm}"),
+        seen(f"--speculative-algorithm is {algorithm}"),
         seen("the attention reads embedding and hidden state side by side, as only EAGLE-3 heads do"),
     ]
     if fc is not None:
-        evidence.append(seen(f"fc is {list(fc)}: it fuses several states", tensor=case.tensor("fc.weight")))
-    if case.log is not None and case.server_arguments.get("speculative_algorithm"):
-        evidence.append(seen("the log's server_args name the same algorithm", case.log.path))
-    yield Found(
-        f"{case.algorithm} is for EAGLE-1/2 heads; this is an EAGLE-3 head",
+        evidence.append(seen(f"fc is {list(fc)}: it fuses several states", tensor=tensors.find("fc.weight")))
+    if log is not None and arguments.get("speculative_algorithm"):
+        evidence.append(seen("the log's server_args name the same algorithm", log.path))
+    yield Finding(
+        f"{algorithm} is for EAGLE-1/2 heads; this is an EAGLE-3 head",
         tuple(evidence),
-        "Use --speculative-algorithm EAGLE3." + _without_hook(case),
+        "Use --speculative-algorithm EAGLE3." + _without_hook(target, sglang, facts),
         confidence=0.99,
     )
 
 
-def _without_hook(case: Investigation) -> str:
-    name = case.target.architecture if case.target else None
-    if name is None or case.engine is None or case.release is None or can_capture(case.release, name):
+def _without_hook(target: Target | None, engine: Engine, facts: ReleaseFacts | None) -> str:
+    name = target.architecture if target else None
+    if name is None or facts is None or can_capture(facts, name):
         return ""
-    later = first_release(case.engine.number, lambda facts: can_capture(facts, name))
+    later = first_release(engine.number, lambda facts: can_capture(facts, name))
     return f" For {name} that needs SGLang {later} or later." if later else ""
 
 
 @check(
     "E3L-C02",
     "capture.disabled",
-    needs=("config", "drafter"),
-    engine="sglang",
     effect="The drafter gets one state, as wide as its embedding, so fc is never applied: acceptance is at chance.",
 )
-def disabled(case: Investigation) -> Iterator[Found]:
+def disabled(
+    config: Config, head: Head, tensors: Tensors, sglang: Sglang, facts: ReleaseFacts | None
+) -> Iterator[Finding]:
     """use_aux_hidden_state is false on a head that fuses several states.
 
     Seen: `use_aux_hidden_state` is false and fc is several states wide; or it is false on a release that ignores it.
@@ -128,23 +127,22 @@ def disabled(case: Investigation) -> Iterator[Found]:
     Repair: Set `use_aux_hidden_state` to true, or leave it out.
     Sources: SGLang 0.5.9 `speculative/eagle_worker.py:195-200`.
     """
-    assert case.config is not None
-    if case.config.use_aux_hidden_state or not case.is_eagle3:
+    if config.use_aux_hidden_state or not head.eagle3:
         return
-    fc, hidden = case.shape("fc.weight"), case.config.hidden_size
+    fc, hidden = tensors.shape("fc.weight"), config.hidden_size
     fused = fc is not None and len(fc) == 2 and fc[1] > hidden
-    wiring = case.release.wiring if case.release else None
-    reads = case.release is None or (wiring is not None and wiring.use_aux_hidden_state is not None)
+    wiring = facts.wiring if facts else None
+    reads = facts is None or (wiring is not None and wiring.use_aux_hidden_state is not None)
     if fused != reads:
         return
-    place = case.config.sources["use_aux_hidden_state"]
-    yield Found(
+    place = config.sources["use_aux_hidden_state"]
+    yield Finding(
         "use_aux_hidden_state is false, and fc is made for fused states"
         if fused
         else "use_aux_hidden_state is false, and this release does not read it",
         (
             seen(f"{place} is false", _CONFIG),
-            seen(f"fc is {list(fc)}" if fc else "there is no fc", tensor=case.tensor("fc.weight")),
+            seen(f"fc is {list(fc)}" if fc else "there is no fc", tensor=tensors.find("fc.weight")),
         ),
         "Set use_aux_hidden_state to true in eagle_config."
         if fused
@@ -156,12 +154,12 @@ def disabled(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-C03",
     "capture.target-unsupported",
-    needs=("target", "atlas"),
-    engine="sglang",
     effect="The server stops while it starts: the target's class cannot capture hidden states.",
     impact=Impact.STOPS,
 )
-def target_unsupported(case: Investigation) -> Iterator[Found]:
+def target_unsupported(
+    target: Target, engine: Sglang, facts: ReleaseFacts, algorithm: Algorithm | None
+) -> Iterator[Finding]:
     """The target's class has no capture hook in this release.
 
     Seen: The target's class got set_eagle3_layers_to_capture in a later release than this one.
@@ -170,19 +168,18 @@ def target_unsupported(case: Investigation) -> Iterator[Found]:
     Repair: Use a release whose class has the hook.
     Sources: The EntryClass list of 0.5.9 and 0.5.23, read with a parser; string scan of the others.
     """
-    assert case.target is not None and case.engine is not None and case.release is not None
-    if case.algorithm is not None and case.algorithm != "EAGLE3":
-        raise SkipCheck(f"with {case.algorithm} no hidden states are captured")
-    classes = case.target.architectures
-    refusal, doubt = target_refusal(case.release, classes)
+    if algorithm is not None and algorithm != "EAGLE3":
+        raise SkipCheck(f"with {algorithm} no hidden states are captured")
+    classes = target.architectures
+    refusal, doubt = target_refusal(facts, classes)
     if doubt:
         raise SkipCheck(doubt)
     if refusal is None:
         return
     name = classes[0]
-    later = first_release(case.engine.number, lambda facts: target_refusal(facts, classes) == (None, ""))
-    yield Found(
-        f"{name} cannot capture hidden states in {case.engine}",
+    later = first_release(engine.number, lambda facts: target_refusal(facts, classes) == (None, ""))
+    yield Finding(
+        f"{name} cannot capture hidden states in {engine}",
         (
             seen(f"the target's class is {name}", "config.json"),
             seen(f"{refusal.exception}: {refusal.message}{f' ({refusal.source})' if refusal.source else ''}"),
@@ -198,11 +195,10 @@ def target_unsupported(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-C04",
     "capture.ids-ignored",
-    needs=("capture",),
     impact=Impact.PARTIAL,
     effect=_OTHER,
 )
-def ids_ignored(case: Investigation) -> Iterator[Found]:
+def ids_ignored(plan: Captured, config: Config, target: Target, engine: Engine) -> Iterator[Finding]:
     """Layer ids stand where this release does not read them.
 
     Seen: The ids stand at the top level of config.json, or the release reads none, and they differ from its default.
@@ -211,12 +207,11 @@ def ids_ignored(case: Investigation) -> Iterator[Found]:
     Repair: Put the ids into `eagle_config` as outputs of layers (input-of-layer ids minus one).
     Sources: SGLang 0.5.9 `model_runner.py:353-368`; 0.5.23 `spec_aux_hidden_state.py:185-196`.
     """
-    plan = _captured(case)
     if plan.verdict == "ids not read":
-        yield Found(
+        yield Finding(
             "The layer ids stand where this release does not read them",
             _evidence(plan),
-            _fix(case, plan),
+            _fix(plan, config, target, engine),
             confidence=0.9 if plan.certain else 0.85,
         )
 
@@ -224,12 +219,11 @@ def ids_ignored(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-C05",
     "capture.ids-convention",
-    needs=("capture",),
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect="Every captured layer is off by one: acceptance is lower, not zero.",
 )
-def ids_convention(case: Investigation) -> Iterator[Found]:
+def ids_convention(plan: Captured, config: Config, target: Target, engine: Engine) -> Iterator[Finding]:
     """Layer ids follow the other convention, so every captured layer is off by one.
 
     Seen: The ids in `eagle_config` are exactly the default *inputs* of layers, where the release adds one; or they
@@ -239,13 +233,12 @@ def ids_convention(case: Investigation) -> Iterator[Found]:
     Repair: Convert the ids to the convention that this release expects for this target.
     Sources: SGLang `models/llama.py:929-941` (0.5.23), `models/deepseek_v2.py:3458-3473`.
     """
-    plan = _captured(case)
     if plan.verdict == "other convention":
-        yield Found(
+        yield Finding(
             f"The layer ids are {plan.convention} ids, and this release "
             + (f"adds {plan.shift} to them" if plan.shift else "takes them as inputs of layers"),
             _evidence(plan),
-            _fix(case, plan),
+            _fix(plan, config, target, engine),
             confidence=0.9 if plan.certain else 0.6,
         )
 
@@ -253,12 +246,10 @@ def ids_convention(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-C06",
     "capture.ids-range",
-    needs=("capture",),
-    engine="sglang",
     impact=Impact.STOPS,
     effect="Fewer states arrive than fc was made for: the first forward pass stops on a size error.",
 )
-def ids_range(case: Investigation) -> Iterator[Found]:
+def ids_range(plan: Captured, config: Config, target: Target, engine: Sglang) -> Iterator[Finding]:
     """A layer id lies outside what this target and release can capture.
 
     Seen: An id, with the one that the release adds, names the input of a layer that the target does not have.
@@ -267,13 +258,11 @@ def ids_range(case: Investigation) -> Iterator[Found]:
     Repair: Use ids within the target, or a release that captures the last layer.
     Sources: SGLang `models/llama.py`: states are taken before layer i, i < n; `models/gpt_oss.py:1337-1352`.
     """
-    plan = _captured(case)
     if plan.verdict == "out of range":
-        assert case.target is not None
-        yield Found(
-            f"Layer ids {list(plan.ids or ())} reach beyond what {case.engine} captures of {case.target.layers} layers",
+        yield Finding(
+            f"Layer ids {list(plan.ids or ())} reach beyond what {engine} captures of {target.layers} layers",
             (*_evidence(plan), seen(f"the last input that can be captured is that of layer {plan.last}")),
-            _fix(case, plan),
+            _fix(plan, config, target, engine),
             confidence=0.97,
         )
 
@@ -281,11 +270,17 @@ def ids_range(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-C07",
     "capture.ids-count",
-    needs=("config", "drafter"),
     impact=Impact.STOPS,
     effect="fc is built or fed for another number of states than it was trained for: the server stops.",
 )
-def ids_count(case: Investigation) -> Iterator[Found]:
+def ids_count(
+    config: Config,
+    head: Head,
+    tensors: Tensors,
+    target: Target | None,
+    engine: Engine | None,
+    load: Load | None,
+) -> Iterator[Finding]:
     """The number of layer ids disagrees with the width of fc.
 
     Seen: fc is k states wide, and the config names another number of layers.
@@ -295,46 +290,44 @@ def ids_count(case: Investigation) -> Iterator[Found]:
     Repair: List exactly the layers whose states fc fuses.
     Sources: SGLang `models/kimi_k25_eagle3.py`, `models/llama_eagle3.py`: fc is hidden size × states.
     """
-    assert case.config is not None
-    ids, states = case.config.aux_hidden_state_layer_ids, case.states
-    if states is None or not case.is_eagle3:
+    ids, states = config.aux_hidden_state_layer_ids, head.states
+    if states is None or not head.eagle3:
         return
     if ids is None or len(ids) == states:
-        yield from _fc_refused(case, states)
+        yield from _fc_refused(load, states, engine)
         return
     if states == 1:
         raise SkipCheck("fc takes a single state, which is looked at by itself")
-    beyond = [one for one in ids if case.target and case.target.layers and one >= case.target.layers]
+    beyond = [one for one in ids if target and target.layers and one >= target.layers]
     kept = [one for one in ids if one not in beyond]
-    yield Found(
+    yield Finding(
         f"{len(ids)} layer ids, and fc is {states} states wide",
         (
-            seen(f"{case.config.sources['aux_hidden_state_layer_ids']} is {list(ids)}", _CONFIG),
-            seen(f"fc is {list(case.shape('fc.weight') or ())}", tensor=case.tensor("fc.weight")),
+            seen(f"{config.sources['aux_hidden_state_layer_ids']} is {list(ids)}", _CONFIG),
+            seen(f"fc is {list(tensors.shape('fc.weight') or ())}", tensor=tensors.find("fc.weight")),
         ),
         f"List the {states} layers that fc fuses" + (f": {kept}." if len(kept) == states else "."),
         confidence=0.97,
     )
 
 
-def _fc_refused(case: Investigation, states: int) -> Iterator[Found]:
+def _fc_refused(load: Load | None, states: int, engine: Engine | None) -> Iterator[Finding]:
     """The config agrees with fc, or names no layers, and this release builds fc for another number of states."""
-    refused = _refused_fc(case)
+    refused = _refused_fc(load)
     if refused is None or states == 1:
         return
-    yield Found(
-        f"fc is {states} states wide, and {case.engine} builds it for another number",
+    yield Finding(
+        f"fc is {states} states wide, and {engine} builds it for another number",
         (seen(refused.reason, tensor=refused.name),),
         f"Name the layers that fc fuses in eagle_config, on {or_later('reads fc_norm')}; earlier releases take three."
-        if case.load is not None
+        if engine is None or engine.kind != "vllm"
         else "Name the layers that fc fuses in config.json, where this release of vLLM reads them.",
         confidence=0.9,
     )
 
 
-def _refused_fc(case: Investigation) -> TensorPlan | None:
+def _refused_fc(load: Load | None) -> TensorPlan | None:
     """The tensor of fc, where the simulated load of either engine stops at its shape."""
-    load = case.load or case.vllm_load
     refused = load.rejected if load is not None else None
     return refused if refused is not None and (refused.parameter or "").endswith("fc.weight") else None
 
@@ -342,14 +335,12 @@ def _refused_fc(case: Investigation) -> TensorPlan | None:
 @check(
     "E3L-C08",
     "capture.graph-defaults",
-    needs=("capture",),
-    engine="sglang",
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     after=("capture.ids-range", "capture.target-unsupported"),
     effect="Prefill captures the configured layers and decode the default ones: a loss, not a collapse.",
 )
-def graph_defaults(case: Investigation) -> Iterator[Found]:
+def graph_defaults(plan: Captured, engine: Sglang) -> Iterator[Finding]:
     """This release's CUDA graphs capture the default layers whatever the config says.
 
     Seen: The ids are read and differ from the default, on a release from 0.4.9 to 0.5.10 with CUDA graphs on.
@@ -358,14 +349,10 @@ def graph_defaults(case: Investigation) -> Iterator[Found]:
     Repair: Use 0.5.11 or later, or test with `--disable-cuda-graph`.
     Sources: SGLang 0.5.9 `cuda_graph_runner.py:365`; pull request 22836.
     """
-    plan = _captured(case)
     if not plan.read or not plan.phases or plan.phase("extend").points == plan.phase("draft_extend").points:
         return
-    assert case.engine is not None
-    own = first_release(
-        case.engine.number, lambda f: f.wiring is not None and f.wiring.graphs == "config ids"
-    )
-    yield Found(
+    own = first_release(engine.number, lambda f: f.wiring is not None and f.wiring.graphs == "config ids")
+    yield Finding(
         "CUDA graphs of this release capture the default layers, not the configured ones",
         (
             seen(
@@ -381,11 +368,17 @@ def graph_defaults(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-C09",
     "capture.width",
-    needs=("config", "drafter"),
     others=("head-kind.not-eagle3",),
     effect="fc is skipped in silence or fails: what reaches the layer is not what it was trained on.",
 )
-def width(case: Investigation) -> Iterator[Found]:
+def width(
+    config: Config,
+    head: Head,
+    tensors: Tensors,
+    target: Target | None,
+    engine: Engine | None,
+    load: Load | None,
+) -> Iterator[Finding]:
     """The fused state is as wide as the embedding, or the target's width is not the one fc expects.
 
     Seen: fc takes as many values as the embedding has; or the target's hidden size is not the one in the config.
@@ -395,44 +388,43 @@ def width(case: Investigation) -> Iterator[Found]:
     Repair: Train with several states; serve the head with its own target.
     Sources: SGLang `models/llama_eagle3.py:162` (0.5.9), `:238` (0.5.23).
     """
-    assert case.config is not None
-    config, fc = case.config, case.shape("fc.weight")
-    if fc is None or len(fc) != 2 or not case.is_eagle3:
+    config, fc = config, tensors.shape("fc.weight")
+    if fc is None or len(fc) != 2 or not head.eagle3:
         return
-    if case.target and case.target.hidden_size and case.target.hidden_size != config.target_hidden_size:
-        yield Found(
-            f"The target's hidden size is {case.target.hidden_size}, the drafter's is for {config.target_hidden_size}",
+    if target and target.hidden_size and target.hidden_size != config.target_hidden_size:
+        yield Finding(
+            f"The target's hidden size is {target.hidden_size}, the drafter's is for {config.target_hidden_size}",
             (
                 seen(f"target_hidden_size is {config.target_hidden_size} "
                      f"({config.sources['target_hidden_size']})", _CONFIG),
-                seen(f"the target's config states hidden_size {case.target.hidden_size}"),
-                seen(f"fc is {list(fc)}", tensor=case.tensor("fc.weight")),
+                seen(f"the target's config states hidden_size {target.hidden_size}"),
+                seen(f"fc is {list(fc)}", tensor=tensors.find("fc.weight")),
             ),
             "Serve the drafter with the target it was trained for, or state target_hidden_size.",
             impact=Impact.STOPS,
             confidence=0.95,
         )  # fmt: skip
     elif fc[1] == config.hidden_size and config.use_aux_hidden_state:
-        refused = _refused_fc(case)
-        yield Found(
-            f"fc takes one state, and {case.engine} builds it for another number"
+        refused = _refused_fc(load)
+        yield Finding(
+            f"fc takes one state, and {engine} builds it for another number"
             if refused
             else "fc takes a state as wide as the embedding, so engines skip it",
             (
                 seen(
-                    f"fc is {list(fc)}, hidden_size is {config.hidden_size}", tensor=case.tensor("fc.weight")
+                    f"fc is {list(fc)}, hidden_size is {config.hidden_size}", tensor=tensors.find("fc.weight")
                 ),
                 seen(f"layer ids are {list(config.aux_hidden_state_layer_ids or ())}", _CONFIG),
                 *([seen(refused.reason, tensor=refused.name)] if refused else []),
             ),
             "Train the head on several auxiliary states, or fold fc into the layer.",
-            impact=Impact.STOPS if refused else None,
+            impact=Impact.STOPS if refused else Impact.ZERO,
             confidence=0.95,
         )
-    elif case.states is None:
-        yield Found(
+    elif head.states is None:
+        yield Finding(
             f"fc is {fc[1]} wide, which is no multiple of the target's hidden size {config.target_hidden_size}",
-            (seen(f"fc is {list(fc)}", tensor=case.tensor("fc.weight")),),
+            (seen(f"fc is {list(fc)}", tensor=tensors.find("fc.weight")),),
             "State target_hidden_size, or serve the drafter with its own target.",
             impact=Impact.STOPS,
             confidence=0.9,
@@ -442,13 +434,13 @@ def width(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-C10",
     "capture.engine-defect",
-    needs=("target", "atlas", "config"),
-    engine="sglang",
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect=_OTHER,
 )
-def engine_defect(case: Investigation) -> Iterator[Found]:
+def engine_defect(
+    target: Target, engine: Sglang, config: Config, plan: CapturePlan | None, launch: Launch | None
+) -> Iterator[Finding]:
     """Config and head are right, and this release still captures the wrong states for this target.
 
     Seen: A defect is known of this release with this target and this command.
@@ -457,17 +449,17 @@ def engine_defect(case: Investigation) -> Iterator[Found]:
     Repair: Use another release, state the ids explicitly, or serve without pipeline parallelism.
     Sources: SGLang `models/minimax_m3_vl.py`; `models/llama.py`.
     """
-    if case.capture is not None and case.capture.verdict == "other defaults":
-        yield Found(
-            f"Without explicit ids {case.engine} captures other layers of this target than trainers do",
-            _evidence(case.capture),
-            _fix(case, case.capture),
+    if plan is not None and plan.verdict == "other defaults":
+        yield Finding(
+            f"Without explicit ids {engine} captures other layers of this target than trainers do",
+            _evidence(plan),
+            _fix(plan, config, target, engine),
             confidence=0.8,
         )
-    if case.launch is not None and (case.launch.number("pp-size") or 1) > 1:
-        yield Found(
+    if launch is not None and (launch.number("pp-size") or 1) > 1:
+        yield Finding(
             "With pipeline parallelism only the last stage captures hidden states",
-            (seen(f"--pp-size is {case.launch.number('pp-size')}"),),
+            (seen(f"--pp-size is {launch.number('pp-size')}"),),
             "Serve without --pp-size.",
             confidence=0.7,
         )

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, listed, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import Missing, SkipCheck, check, listed, provider
+from eagle3lab.diagnosis.inputs import Config, Target
+from eagle3lab.diagnosis.load import Load
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.diagnosis.witnessed import Witnessed
 
 if TYPE_CHECKING:
     from eagle3lab.runs.judgement import Start
@@ -20,11 +22,10 @@ _ARITHMETIC = ("vocab.range", "vocab.missing", "vocab.dtype")
 @check(
     "E3L-E01",
     "names.dropped",
-    needs=("events",),
     others=("names.missing", "names.unsupported-tensor"),
     effect="Parameters hold whatever was in memory: the drafter computes noise, and nothing but luck is accepted.",
 )
-def unwritten(case: Investigation) -> Iterator[Found]:
+def unwritten(witnessed: Witnessed, start: Start, load: Load | None) -> Iterator[Finding]:
     """The server left parameters of the drafter unwritten.
 
     Seen: The probe watched every name being offered; parameters remain that nothing wrote, or of which a part (the
@@ -36,17 +37,16 @@ def unwritten(case: Investigation) -> Iterator[Found]:
     """
     from eagle3lab.runs.judgement import judge_loading
 
-    start = _start(case)
     if start.eagle3 is None or start.loaded is None:
         raise SkipCheck("the probe did not see an EAGLE-3 drafter being loaded")
     found = judge_loading(start)
     if found is None:
         return
-    path, offered = _path(case), start.loaded.offered
+    path, offered = witnessed.path, start.loaded.offered
     dropped = seen(f"{len(found.dropped)} of {offered} names were dropped: {listed(found.dropped)}", path)
     if not found.unfilled:
-        if case.load is None:  # where the files are given, what each name is for is known better
-            yield Found(
+        if load is None:  # where the files are given, what each name is for is known better
+            yield Finding(
                 f"The server dropped {len(found.dropped)} tensor(s) of the checkpoint, and filled every parameter",
                 (dropped,),
                 "See whether the drafter was trained with them: eagle3lab load-plan.",
@@ -63,7 +63,7 @@ def unwritten(case: Investigation) -> Iterator[Found]:
     if found.partly_written:
         evidence.append(seen(f"written in part: {listed(found.partly_written)}", path))
     evidence.append(dropped if found.dropped else seen(f"of {offered} names none was dropped", path))
-    yield Found(
+    yield Finding(
         f"The server left {found.unfilled} parameter(s) of the drafter unwritten"
         if found.never_written
         else f"The server wrote {found.unfilled} parameter(s) of the drafter only in part",
@@ -78,11 +78,10 @@ def unwritten(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-E02",
     "capture.algorithm",
-    needs=("events",),
     others=("capture.disabled", "capture.width"),
     effect="fc is skipped and the drafter reads a state it was not trained on: acceptance is at chance.",
 )
-def one_state(case: Investigation) -> Iterator[Found]:
+def one_state(witnessed: Witnessed, start: Start) -> Iterator[Finding]:
     """At the boundary one state arrived where fc fuses several.
 
     Seen: The incoming hidden states were H wide while prompts were read, and fc was never applied; or, before any
@@ -95,8 +94,7 @@ def one_state(case: Investigation) -> Iterator[Found]:
     """
     from eagle3lab.runs.judgement import judge_states
 
-    assert case.events is not None
-    start, prompts = _start(case), case.events.prompts
+    prompts = witnessed.prompts
     found = judge_states(start, prompts)
     if found is None:
         if not prompts or start.eagle3 is None or start.eagle3.fc_in is None:
@@ -107,14 +105,14 @@ def one_state(case: Investigation) -> Iterator[Found]:
         "capture.disabled": "Set use_aux_hidden_state to true.",
         "capture.width": "Compare the target's width with what fc was trained for.",
     }
-    yield Found(
+    yield Finding(
         "The drafter was handed one hidden state, and its fc never ran"
         if prompts
         else "The target was not asked for the hidden states that the drafter's fc fuses",
         (
             seen(
                 f"{found.width} columns {'arrived' if prompts else 'will arrive'} where fc takes {found.fc_in}",
-                _path(case),
+                witnessed.path,
             ),
             seen(
                 "the target was never asked to capture auxiliary hidden states"
@@ -132,11 +130,10 @@ def one_state(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-E03",
     "vocab.range",
-    needs=("events",),
     others=("vocab.absolute", "vocab.double-offset", "vocab.zero", "vocab.missing", "vocab.dtype"),
     effect="Draft ids are translated to other tokens than the head means.",
 )
-def served_map(case: Investigation) -> Iterator[Found]:
+def served_map(witnessed: Witnessed, start: Start) -> Iterator[Finding]:
     """The map that the engine holds cannot be right.
 
     Seen: The d2t that the server read is found to hold absolute ids, doubled offsets, zeros or no integers; or
@@ -148,7 +145,6 @@ def served_map(case: Investigation) -> Iterator[Found]:
     """
     from eagle3lab.runs.judgement import judge_map
 
-    start = _start(case)
     held = start.token_map
     if start.eagle3 is None or held is None:
         raise SkipCheck("the probe did not see an EAGLE-3 drafter's token map")
@@ -161,7 +157,7 @@ def served_map(case: Investigation) -> Iterator[Found]:
             f"{held.distinct} are distinct"
             if held.present
             else f"draft_vocab_size is {start.eagle3.draft_vocab_size}, hot_token_id is None",
-            _path(case),
+            witnessed.path,
         ),
         *(seen(text) for text in held.evidence),
     ]
@@ -170,7 +166,7 @@ def served_map(case: Investigation) -> Iterator[Found]:
             seen(f"they begin with {listed(tuple(map(str, held.first)))}: as if d2t were all zeros")
         )
     lost = found.fault in ("vocab.missing", "vocab.zero")
-    yield Found(
+    yield Finding(
         f"The engine translates drafts to wrong tokens: {found.kind.meaning.rstrip('.')}",
         tuple(evidence),
         "Store the d2t of the run that trained this head."
@@ -181,18 +177,13 @@ def served_map(case: Investigation) -> Iterator[Found]:
     )
 
 
-def _path(case: Investigation) -> str:
-    assert case.events is not None
-    return case.events.path
-
-
-def _start(case: Investigation) -> Start:
+@provider
+def _start(witnessed: Witnessed, config: Config | None, target: Target | None) -> Start | Missing:
     """What was seen of the start, and of what was not what the files say."""
-    assert case.events is not None
-    start, config = case.events.start, case.config
+    start = witnessed.start
     if start.algorithm is None and config is not None:
         start = replace(start, use_aux_hidden_state=config.use_aux_hidden_state)
     if start.target_vocab_size is None:
-        whole = case.target.vocab_size if case.target else config.vocab_size if config else None
+        whole = target.vocab_size if target else config.vocab_size if config else None
         start = replace(start, target_vocab_size=whole)
     return start

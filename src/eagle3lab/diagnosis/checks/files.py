@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.checks.base import Found, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Evidence, Impact
+from eagle3lab.diagnosis.framework import check
+from eagle3lab.diagnosis.inputs import DrafterFolder, Tensors
+from eagle3lab.diagnosis.model import Evidence, Finding, Impact, seen
 from eagle3lab.errors import InputError
 
 _GONE = (
@@ -28,7 +28,7 @@ def _problem(error: InputError) -> Evidence:
 
 
 @check("E3L-F01", "files.unreadable", effect=_STOPPED, impact=Impact.STOPS)
-def unreadable(case: Investigation) -> Iterator[Found]:
+def unreadable(folder: DrafterFolder) -> Iterator[Finding]:
     """A tensor file or the config cannot be read.
 
     Seen: A safetensors file ends before the last offset in its header, a header is no JSON, a Git LFS pointer stands
@@ -38,28 +38,28 @@ def unreadable(case: Investigation) -> Iterator[Found]:
     Repair: Copy or download the file again; never load a pickle that calls functions.
     Sources: The safetensors format; SGLang `model_loader/weight_utils.py`.
     """
-    for error in (case.drafter_error, _config_damage(case)):
+    for error in (folder.error, _config_damage(folder)):
         if error is not None and not _is_missing(error):
-            yield Found(
+            yield Finding(
                 "The drafter's files cannot be read",
                 (_problem(error),),
                 error.advice or "Copy the file again.",
             )
 
 
-def _config_damage(case: Investigation) -> InputError | None:
+def _config_damage(folder: DrafterFolder) -> InputError | None:
     """What is wrong with config.json as a file; None where it is JSON and only its content is wrong."""
-    if case.drafter is None or not case.drafter.has_config:
+    if folder.checkpoint is None or not folder.checkpoint.has_config:
         return None
     try:
-        _ = case.drafter.raw_config
+        _ = folder.checkpoint.raw_config
     except InputError as error:
         return error
     return None
 
 
 @check("E3L-F02", "files.missing", effect=_STOPPED, impact=Impact.STOPS)
-def missing(case: Investigation) -> Iterator[Found]:
+def missing(folder: DrafterFolder) -> Iterator[Finding]:
     """Weights, config.json or a shard are not in the folder.
 
     Seen: The folder holds no weights or no config.json, or `model.safetensors.index.json` names a shard that is not
@@ -69,21 +69,21 @@ def missing(case: Investigation) -> Iterator[Found]:
     Repair: Copy or download what is missing.
     Sources: SGLang `model_loader/loader.py`, `_prepare_weights`.
     """
-    error = case.drafter_error
+    error = folder.error
     if error is not None and _is_missing(error):
-        yield Found(
+        yield Finding(
             "The drafter is not complete on disk", (_problem(error),), error.advice or "Copy what is missing."
         )
-    elif case.drafter is not None and not case.names:
-        yield Found(
+    elif folder.checkpoint is not None and not folder.checkpoint.tensors:
+        yield Finding(
             "The drafter's folder holds no weights",
-            (seen("no *.safetensors, *.bin or *.pt that an engine reads", str(case.drafter_path)),),
+            (seen("no *.safetensors, *.bin or *.pt that an engine reads", str(folder.path)),),
             "Export the drafter's weights into this folder.",
         )
-    elif case.drafter is not None and not case.drafter.has_config:
-        yield Found(
+    elif folder.checkpoint is not None and not folder.checkpoint.has_config:
+        yield Finding(
             "The drafter has no config.json",
-            (seen("config.json is not in the folder", str(case.drafter_path)),),
+            (seen("config.json is not in the folder", str(folder.path)),),
             "Copy config.json from where the drafter was saved.",
         )
 
@@ -91,10 +91,9 @@ def missing(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-F03",
     "files.unindexed-shard",
-    needs=("drafter",),
     effect="The parameters of the file that is passed over stay as they were initialised: acceptance is at chance.",
 )
-def unindexed(case: Investigation) -> Iterator[Found]:
+def unindexed(tensors: Tensors) -> Iterator[Finding]:
     """A shard on disk is not named in the index.
 
     Seen: A safetensors file lies in the folder, and `model.safetensors.index.json` does not name it.
@@ -103,10 +102,9 @@ def unindexed(case: Investigation) -> Iterator[Found]:
     Repair: Write the index again so that it names every shard, or merge the shards into one file and delete it.
     Sources: SGLang `model_loader/weight_utils.py`, `filter_duplicate_safetensors_files`.
     """
-    assert case.drafter is not None
-    passed = [one for one in case.drafter.files.ignored if one.reason.startswith("not in ")]
+    passed = [one for one in tensors.checkpoint.files.ignored if one.reason.startswith("not in ")]
     if passed:
-        yield Found(
+        yield Finding(
             "A weight file is not named in the index, so the engine skips it",
             tuple(seen(f"{one.name} is {one.reason}", one.name) for one in passed),
             "Write model.safetensors.index.json again so that it names every shard.",
@@ -116,10 +114,9 @@ def unindexed(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-F04",
     "files.stale-safetensors",
-    needs=("drafter",),
     effect="The engine reads the other file: what the trained weights hold never reaches it.",
 )
-def stale(case: Investigation) -> Iterator[Found]:
+def stale(tensors: Tensors) -> Iterator[Finding]:
     """A safetensors file shadows the file with the real weights.
 
     Seen: The folder holds `*.safetensors` and `*.bin` (or `*.pt`), and the first lack parameters of a drafter, or
@@ -129,17 +126,18 @@ def stale(case: Investigation) -> Iterator[Found]:
     Repair: Remove the stale file, or convert the trained weights again.
     Sources: SGLang `model_loader/loader.py`, `_prepare_weights`: safetensors, then bin, then pt.
     """
-    assert case.drafter is not None
-    shadowed = [one for one in case.drafter.files.ignored if one.reason.startswith("shadowed")]
+    shadowed = [one for one in tensors.checkpoint.files.ignored if one.reason.startswith("shadowed")]
     if not shadowed:
         return
-    from eagle3lab.diagnosis.evidence.shadow import differences
+    from eagle3lab.diagnosis.rows import differences
 
-    read = case.drafter.files.read[0]
-    differing = differences(case.drafter, shadowed[0].name)
-    lacking = [part for part in ("fc.weight", "down_proj.weight", "norm.weight") if case.tensor(part) is None]
+    read = tensors.checkpoint.files.read[0]
+    differing = differences(tensors.checkpoint, shadowed[0].name)
+    lacking = [
+        part for part in ("fc.weight", "down_proj.weight", "norm.weight") if tensors.find(part) is None
+    ]
     if lacking or differing:
-        yield Found(
+        yield Finding(
             "A stale safetensors file hides the trained weights"
             if lacking
             else f"{read} hides {shadowed[0].name}, which holds other weights",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import SkipCheck, check
+from eagle3lab.diagnosis.inputs import Algorithm, Head, Sglang, SglangRelease
+from eagle3lab.diagnosis.log import Log
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.engines.launch.reading import Launch
 from eagle3lab.engines.release import or_later
 
 _EAGLE = ("EAGLE", "EAGLE3", "NEXTN")
@@ -15,11 +17,10 @@ _EAGLE = ("EAGLE", "EAGLE3", "NEXTN")
 @check(
     "E3L-G01",
     "flags.draft-path",
-    needs=("launch", "algorithm"),
     impact=Impact.STOPS,
     effect="The target is loaded a second time as the drafter, and the server stops.",
 )
-def draft_path(case: Investigation) -> Iterator[Found]:
+def draft_path(launch: Launch, algorithm: Algorithm) -> Iterator[Finding]:
     """EAGLE3 without --speculative-draft-model-path.
 
     Seen: The command says EAGLE3 and names no drafter.
@@ -28,9 +29,7 @@ def draft_path(case: Investigation) -> Iterator[Found]:
     Repair: Give `--speculative-draft-model-path`.
     Sources: SGLang issue 36528.
     """
-    assert case.launch is not None
-    launch = case.launch
-    if launch.drafter is not None or case.algorithm not in ("EAGLE3", "eagle3"):
+    if launch.drafter is not None or algorithm not in ("EAGLE3", "eagle3"):
         return
     if launch.engine == "vllm":
         missing, fix = (
@@ -42,7 +41,7 @@ def draft_path(case: Investigation) -> Iterator[Found]:
             "--speculative-draft-model-path",
             "Add --speculative-draft-model-path with the drafter's folder.",
         )
-    yield Found(
+    yield Finding(
         "The command asks for EAGLE3 and names no drafter",
         (seen(f"{missing} is not given"),),
         fix,
@@ -53,10 +52,9 @@ def draft_path(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-G02",
     "flags.method",
-    needs=("launch",),
     effect="The head is not run as what it is: the server stops, or drafts nothing.",
 )
-def method(case: Investigation) -> Iterator[Found]:
+def method(launch: Launch, head: Head | None) -> Iterator[Finding]:
     """The speculative method named is for another kind of drafter, or none is named.
 
     Seen: A drafter is given and no algorithm is, or the algorithm is for stand-alone models, n-grams or other heads.
@@ -66,12 +64,10 @@ def method(case: Investigation) -> Iterator[Found]:
     Repair: `--speculative-algorithm EAGLE3` (SGLang), `"method": "eagle3"` (vLLM).
     Sources: SGLang `server_args.py`; vLLM `config/speculative.py`.
     """
-    assert case.launch is not None
-    launch = case.launch
-    head = case.is_eagle3 or launch.drafter is not None
+    eagle3 = head is not None and head.eagle3
     if launch.engine == "vllm":
-        if launch.algorithm not in (None, "eagle3") and case.is_eagle3:
-            yield Found(
+        if launch.algorithm not in (None, "eagle3") and eagle3:
+            yield Finding(
                 f"vLLM's method is {launch.algorithm}; this is an EAGLE-3 head",
                 (seen(f'--speculative-config has "method": "{launch.algorithm}"'),
                  seen("the attention reads embedding and hidden state side by side, as only EAGLE-3 heads do")),
@@ -80,8 +76,10 @@ def method(case: Investigation) -> Iterator[Found]:
             )  # fmt: skip
         return
     if launch.algorithm is None:
-        if head and any(option.startswith("speculative") for option in launch.options):
-            yield Found(
+        if (eagle3 or launch.drafter is not None) and any(
+            option.startswith("speculative") for option in launch.options
+        ):
+            yield Finding(
                 "Options of speculation are given, and no --speculative-algorithm",
                 (seen("--speculative-algorithm is not given"),),
                 "Add --speculative-algorithm EAGLE3.",
@@ -89,8 +87,8 @@ def method(case: Investigation) -> Iterator[Found]:
                 effect="Nothing is drafted.",
             )
         return
-    if launch.algorithm not in _EAGLE and case.is_eagle3:
-        yield Found(
+    if launch.algorithm not in _EAGLE and eagle3:
+        yield Finding(
             f"--speculative-algorithm {launch.algorithm} is not for an EAGLE-3 head",
             (seen(f"--speculative-algorithm is {launch.algorithm}"),),
             "Use --speculative-algorithm EAGLE3.",
@@ -101,13 +99,11 @@ def method(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-G03",
     "flags.draft-tokens",
-    needs=("launch",),
-    engine="sglang",
     severity=Severity.WARNING,
     impact=Impact.NONE,
     effect="The engine rewrites the number of draft tokens or stops; rates are over another number than asked for.",
 )
-def draft_tokens(case: Investigation) -> Iterator[Found]:
+def draft_tokens(launch: Launch, sglang: Sglang, log: Log | None) -> Iterator[Finding]:
     """Steps, topk and draft tokens do not fit together.
 
     Seen: A chain (topk 1) is asked for with another number of draft tokens than steps + 1, a tree with more tokens
@@ -117,13 +113,11 @@ def draft_tokens(case: Investigation) -> Iterator[Found]:
     Repair: With topk 1, draft tokens = steps + 1.
     Sources: SGLang 0.5.9 `server_args.py:2363-2460`.
     """
-    assert case.launch is not None
-    launch = case.launch
     if launch.algorithm not in _EAGLE:
         raise SkipCheck("no EAGLE algorithm is named")
     steps, topk, tokens = launch.steps, launch.topk, launch.draft_tokens
     if steps is None and (topk is not None or tokens is not None):
-        yield Found(
+        yield Finding(
             "Draft tokens or topk are given without steps, on which SGLang stops",
             (seen("--speculative-num-steps is not given"),),
             "Give --speculative-num-steps, --speculative-eagle-topk and --speculative-num-draft-tokens together.",
@@ -134,20 +128,20 @@ def draft_tokens(case: Investigation) -> Iterator[Found]:
     if steps is None or topk is None or tokens is None:
         return
     if topk == 1 and tokens != steps + 1:
-        yield Found(
+        yield Finding(
             f"A chain of {steps} steps has {steps + 1} draft tokens, not {tokens}",
             (
                 seen(f"--speculative-num-steps {steps}, --speculative-eagle-topk 1, "
                      f"--speculative-num-draft-tokens {tokens}"),
-                *([seen("the log says that the number was adjusted", case.log.path)]
-                  if case.log and case.log.server and case.log.server.adjusted else []),
+                *([seen("the log says that the number was adjusted", log.path)]
+                  if log and log.server and log.server.adjusted else []),
             ),
             f"Use --speculative-num-draft-tokens {steps + 1}.",
             confidence=0.97,
         )  # fmt: skip
     nodes = 1 + topk + max(0, steps - 1) * topk * topk
     if topk > 1 and tokens > nodes:
-        yield Found(
+        yield Finding(
             f"A tree of {steps} steps and topk {topk} has {nodes} nodes, fewer than {tokens} draft tokens",
             (seen(f"--speculative-num-draft-tokens is {tokens}"),),
             f"Use at most {nodes} draft tokens.",
@@ -158,12 +152,10 @@ def draft_tokens(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-G04",
     "flags.backend",
-    needs=("launch",),
-    engine="sglang",
     impact=Impact.STOPS,
     effect="The server stops while it checks its options.",
 )
-def backend(case: Investigation) -> Iterator[Found]:
+def backend(launch: Launch, engine: Sglang) -> Iterator[Finding]:
     """The attention backend or the page size does not fit the draft tree.
 
     Seen: A tree (topk > 1) with trtllm_mha, or with a page size above one on a backend that cannot do it.
@@ -172,13 +164,11 @@ def backend(case: Investigation) -> Iterator[Found]:
     Repair: Use topk 1, page size 1, or another backend.
     Sources: SGLang 0.5.9 `server_args.py:2440,2458`.
     """
-    assert case.launch is not None
-    launch = case.launch
     if launch.algorithm not in _EAGLE or (launch.topk or 1) <= 1:
         return
     attention = launch.text("attention-backend") or launch.text("decode-attention-backend")
     if attention == "trtllm_mha":
-        yield Found(
+        yield Finding(
             f"trtllm_mha drafts chains only, and topk is {launch.topk}",
             (seen("--attention-backend is trtllm_mha"), seen(f"--speculative-eagle-topk is {launch.topk}")),
             "Use --speculative-eagle-topk 1, or another --attention-backend.",
@@ -187,8 +177,8 @@ def backend(case: Investigation) -> Iterator[Found]:
     pages = launch.number("page-size") or 1
     paged = attention in ("flashinfer", "fa3", "triton")
     rule = "refuses a tree with large pages"
-    if pages > 1 and attention is not None and not paged and case.engine and case.engine.holds(rule):
-        yield Found(
+    if pages > 1 and attention is not None and not paged and engine.holds(rule):
+        yield Finding(
             f"A tree with pages of {pages} tokens does not work with {attention}",
             (seen(f"--page-size is {pages}"), seen(f"--speculative-eagle-topk is {launch.topk}")),
             "Use --page-size 1 or --speculative-eagle-topk 1.",
@@ -199,12 +189,10 @@ def backend(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-G05",
     "flags.incompatible",
-    needs=("launch", "release"),
-    engine="sglang",
     impact=Impact.STOPS,
     effect="The server stops while it checks its options.",
 )
-def incompatible(case: Investigation) -> Iterator[Found]:
+def incompatible(launch: Launch, engine: SglangRelease) -> Iterator[Finding]:
     """Another feature in the command does not go together with EAGLE3 in this release.
 
     Seen: LoRA is asked for on a release that allows it with NGRAM only.
@@ -213,16 +201,15 @@ def incompatible(case: Investigation) -> Iterator[Found]:
     Repair: Serve without LoRA, or use a release that allows it.
     Sources: SGLang 0.5.9 `server_args.py:5338`; 0.5.20 allows it.
     """
-    assert case.launch is not None and case.engine is not None
-    if case.launch.algorithm not in _EAGLE:
+    if launch.algorithm not in _EAGLE:
         raise SkipCheck("no EAGLE algorithm is named")
-    lora = case.launch.has("enable-lora") or case.launch.has("lora-paths")
-    if lora and case.engine.holds("refuses LoRA with EAGLE3"):
-        yield Found(
-            f"SGLang {case.engine.number} refuses LoRA together with {case.launch.algorithm}",
+    lora = launch.has("enable-lora") or launch.has("lora-paths")
+    if lora and engine.holds("refuses LoRA with EAGLE3"):
+        yield Finding(
+            f"SGLang {engine.number} refuses LoRA together with {launch.algorithm}",
             (
                 seen("--enable-lora or --lora-paths is given"),
-                seen(case.engine.source("refuses LoRA with EAGLE3")),
+                seen(engine.source("refuses LoRA with EAGLE3")),
             ),
             f"Serve without LoRA, or use {or_later('allows LoRA with EAGLE3')}.",
             confidence=0.95,

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import SkipCheck, check
+from eagle3lab.diagnosis.inputs import (
+    Config,
+    DraftVocabulary,
+    Engine,
+    Head,
+    Sglang,
+    Target,
+    TargetFolder,
+    Tensors,
+)
+from eagle3lab.diagnosis.log import Log
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 
 _CONFIG = "config.json"
 _LARGEST_JUDGED = 2**28  # bytes; a pass over it takes a second
@@ -16,12 +26,10 @@ _FILES = ("files.unindexed-shard", "files.stale-safetensors", "files.unreadable"
 @check(
     "E3L-H01",
     "head.lm-head-missing",
-    needs=("config", "drafter"),
-    engine="sglang",
     after=(*_FILES, "head-kind.not-eagle3"),
     effect="The output head is random: accept length 1.00, without a message.",
 )
-def lm_head_missing(case: Investigation) -> Iterator[Found]:
+def lm_head_missing(config: Config, tensors: Tensors, sglang: Sglang) -> Iterator[Finding]:
     """draft_vocab_size is set and lm_head.weight is absent.
 
     Seen: The config states `draft_vocab_size`, and the checkpoint has no lm_head.weight.
@@ -32,12 +40,10 @@ def lm_head_missing(case: Investigation) -> Iterator[Found]:
         store the head.
     Sources: SGLang 0.5.23 `models/llama_eagle3.py:302-312`, `models/kimi_k25_eagle3.py`; issue 27829.
     """
-    assert case.config is not None
-    config = case.config
-    if config.tie_word_embeddings or config.draft_vocab_size is None or case.tensor("lm_head.weight"):
+    if config.tie_word_embeddings or config.draft_vocab_size is None or tensors.find("lm_head.weight"):
         return
     full = config.draft_vocab_size == config.vocab_size
-    yield Found(
+    yield Finding(
         "There is no lm_head.weight, and draft_vocab_size makes the engine build a head of its own",
         (
             seen(
@@ -55,11 +61,10 @@ def lm_head_missing(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-H02",
     "head.lm-head-rows",
-    needs=("config", "drafter"),
     effect="The engine stops at lm_head on an assertion, or translates rows that do not exist.",
     impact=Impact.STOPS,
 )
-def lm_head_rows(case: Investigation) -> Iterator[Found]:
+def lm_head_rows(config: Config, tensors: Tensors) -> Iterator[Finding]:
     """Rows of lm_head, draft_vocab_size and the length of d2t disagree.
 
     Seen: Two of the three numbers differ.
@@ -68,8 +73,7 @@ def lm_head_rows(case: Investigation) -> Iterator[Found]:
     Repair: Take lm_head, d2t and `draft_vocab_size` from one training run.
     Sources: SGLang `layers/vocab_parallel_embedding.py:430-460`.
     """
-    assert case.config is not None
-    config, head, mapping = case.config, case.shape("lm_head.weight"), case.shape("d2t")
+    head, mapping = tensors.shape("lm_head.weight"), tensors.shape("d2t")
     stated = config.draft_vocab_size or config.vocab_size
     numbers = {"draft_vocab_size" if config.draft_vocab_size else "vocab_size": stated}
     if head:
@@ -80,16 +84,16 @@ def lm_head_rows(case: Investigation) -> Iterator[Found]:
         return
     if config.tie_word_embeddings and (not mapping or mapping[0] == stated):
         raise SkipCheck("the head is tied, so its rows are not used")
-    yield Found(
+    yield Finding(
         ", ".join(f"{name} {number}" for name, number in numbers.items()) + " do not agree",
         (
             seen(f"draft_vocab_size is {config.draft_vocab_size}, vocab_size {config.vocab_size}", _CONFIG),
             *(
-                [seen(f"lm_head.weight is {list(head)}", tensor=case.tensor("lm_head.weight"))]
+                [seen(f"lm_head.weight is {list(head)}", tensor=tensors.find("lm_head.weight"))]
                 if head
                 else []
             ),
-            *([seen(f"d2t has {mapping[0]} entries", tensor=case.tensor("d2t"))] if mapping else []),
+            *([seen(f"d2t has {mapping[0]} entries", tensor=tensors.find("d2t"))] if mapping else []),
         ),
         "Take lm_head, d2t and draft_vocab_size from one training run.",
     )
@@ -98,11 +102,9 @@ def lm_head_rows(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-H03",
     "head.tied",
-    needs=("config", "drafter"),
-    engine="sglang",
     effect="The trained head is dropped, and the first rows of the target's embeddings speak in its place.",
 )
-def tied(case: Investigation) -> Iterator[Found]:
+def tied(config: Config, tensors: Tensors, sglang: Sglang, target: Target | None) -> Iterator[Finding]:
     """tie_word_embeddings is true although the head is one of its own.
 
     Seen: `tie_word_embeddings` is true and the draft vocabulary is reduced, or the target's own head is not tied.
@@ -112,16 +114,14 @@ def tied(case: Investigation) -> Iterator[Found]:
     Repair: Set `tie_word_embeddings` to false.
     Sources: SGLang `models/llama_eagle3.py`: `if self.config.tie_word_embeddings`; AngelSlim's configs.
     """
-    assert case.config is not None
-    config = case.config
     if not config.tie_word_embeddings:
         return
     reduced = config.draft_vocab_size is not None and config.draft_vocab_size < config.vocab_size
-    other = case.target is not None and not case.target.tied
-    own = case.tensor("lm_head.weight") is not None
+    other = target is not None and not target.tied
+    own = tensors.find("lm_head.weight") is not None
     if not reduced and not (other and own):
         return
-    yield Found(
+    yield Finding(
         "tie_word_embeddings is true, so the drafter's own head is dropped",
         (
             seen("tie_word_embeddings is true", _CONFIG),
@@ -137,12 +137,10 @@ def tied(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-H04",
     "head.embedding",
-    needs=("config", "drafter"),
-    engine="sglang",
     after=_FILES,
     effect="The drafter embeds tokens with uninitialised memory: accept length 1.00.",
 )
-def own_embeddings_missing(case: Investigation) -> Iterator[Found]:
+def own_embeddings_missing(config: Config, head: Head, tensors: Tensors, sglang: Sglang) -> Iterator[Finding]:
     """The head is narrower than the target and ships no embeddings of its own.
 
     Seen: `target_hidden_size` differs from `hidden_size`, and there is no embed_tokens.weight.
@@ -151,15 +149,13 @@ def own_embeddings_missing(case: Investigation) -> Iterator[Found]:
     Repair: Export the drafter with embed_tokens.weight.
     Sources: SGLang `models/llama.py:763-767` (0.5.9), `set_embed`.
     """
-    assert case.config is not None
-    config = case.config
     if (
-        not case.is_eagle3
+        not head.eagle3
         or config.target_hidden_size == config.hidden_size
-        or case.tensor("embed_tokens.weight")
+        or tensors.find("embed_tokens.weight")
     ):
         return
-    yield Found(
+    yield Finding(
         "The drafter needs embeddings of its own, and has none",
         (
             seen(
@@ -176,10 +172,9 @@ def own_embeddings_missing(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-H05",
     "head.embedding",
-    needs=("log",),
     effect="Ranks add up parts of two different embeddings: the drafter reads noise.",
 )
-def ranks_disagree(case: Investigation) -> Iterator[Found]:
+def ranks_disagree(log: Log) -> Iterator[Finding]:
     """Ranks disagree about sharing the target's embeddings.
 
     Seen: In one server's log a rank keeps the drafter's embeddings and another shares the target's.
@@ -188,14 +183,13 @@ def ranks_disagree(case: Investigation) -> Iterator[Found]:
     Repair: Leave embed_tokens out of the checkpoint where it should be the target's, or make it differ everywhere.
     Sources: vLLM 0.25.1 `llm_base_proposer.py:1454-1460`.
     """
-    assert case.log is not None
-    events = [event for event in case.log.reading.events if event.kind in ("embed_distinct", "embed_shared")]
+    events = [event for event in log.reading.events if event.kind in ("embed_distinct", "embed_shared")]
     if len({event.kind for event in events}) < 2:
         return
     words = {"embed_distinct": "keeps the drafter's embeddings", "embed_shared": "shares the target's"}
-    yield Found(
+    yield Finding(
         "Ranks disagree about whose embeddings the drafter uses",
-        tuple(seen(f"{event.label or 'a rank'} {words[event.kind]}", case.log.path) for event in events[:8]),
+        tuple(seen(f"{event.label or 'a rank'} {words[event.kind]}", log.path) for event in events[:8]),
         "Leave embed_tokens.weight out of the drafter, so that every rank shares the target's.",
         confidence=0.97,
     )
@@ -204,10 +198,9 @@ def ranks_disagree(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-H07",
     "head.embedding",
-    needs=("drafter", "config"),
     effect="The drafter reads other embeddings than it was trained with.",
 )
-def embeddings_of_its_own(case: Investigation) -> Iterator[Found]:
+def embeddings_of_its_own(config: Config, tensors: Tensors, engine: Engine) -> Iterator[Finding]:
     """The engine keeps embeddings that were never trained, or replaces ones that were.
 
     Seen: vLLM finds embed_tokens in the checkpoint and keeps it although it is as its initialisation left it; or
@@ -218,12 +211,11 @@ def embeddings_of_its_own(case: Investigation) -> Iterator[Found]:
     Repair: Leave embed_tokens.weight out of the checkpoint for vLLM; serve trained embeddings with vLLM.
     Sources: SGLang 0.5.9 `models/llama.py:763-767`; vLLM `v1/spec_decode/llm_base_proposer.py`.
     """
-    assert case.drafter is not None and case.config is not None
-    name = case.tensor("embed_tokens.weight")
-    if name is None or case.engine is None:
-        raise SkipCheck("there are no embeddings in the checkpoint, or the engine is not known")
-    if case.engine.kind == "vllm":
-        if case.drafter.info(name).nbytes > _LARGEST_JUDGED:
+    name = tensors.find("embed_tokens.weight")
+    if name is None:
+        raise SkipCheck("there are no embeddings in the checkpoint")
+    if engine.kind == "vllm":
+        if tensors.checkpoint.info(name).nbytes > _LARGEST_JUDGED:
             raise SkipCheck("the embeddings are too large to be judged in passing; eagle3lab inspect does it")
         from functools import partial
 
@@ -231,19 +223,19 @@ def embeddings_of_its_own(case: Investigation) -> Iterator[Found]:
         from eagle3lab.checkpoint.statistics import tensor_statistics
         from eagle3lab.checkpoint.training_state import judge_tensor
 
-        measured = tensor_statistics(case.drafter, [name]).get(name)
-        judged = judge_tensor(case.drafter.info(name), measured, partial(sample_spectrum, case.drafter, name))
+        measured = tensor_statistics(tensors.checkpoint, [name]).get(name)
+        judged = judge_tensor(
+            tensors.checkpoint.info(name), measured, partial(sample_spectrum, tensors.checkpoint, name)
+        )
         if judged.state in ("untouched", "constant", "broken"):
-            yield Found(
+            yield Finding(
                 "vLLM keeps the drafter's embeddings, and they were never trained",
                 (seen(f"{judged.state}: {judged.reason}", tensor=name),),
                 "Leave embed_tokens.weight out of the checkpoint, so that the target's are shared.",
                 confidence=judged.confidence,
             )
-    elif case.config.raw.get("embed_requires_grad") is True and (
-        case.config.target_hidden_size == case.config.hidden_size
-    ):
-        yield Found(
+    elif config.raw.get("embed_requires_grad") is True and (config.target_hidden_size == config.hidden_size):
+        yield Finding(
             "The embeddings were trained, and SGLang puts the target's in their place",
             (
                 seen("embed_requires_grad is true", _CONFIG),
@@ -259,11 +251,12 @@ def embeddings_of_its_own(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-H06",
     "head.row-order",
-    needs=("map",),
     after=("vocab.absolute", "vocab.double-offset", "vocab.range", "vocab.dtype", "head.lm-head-rows"),
     effect="Each row of the head speaks for another token than the map says: accept length 1.00.",
 )
-def row_order(case: Investigation) -> Iterator[Found]:
+def row_order(
+    vocabulary: DraftVocabulary, tensors: Tensors, target: TargetFolder | None
+) -> Iterator[Finding]:
     """Rows of lm_head do not line up with the tokens that d2t assigns them.
 
     Seen: Rows are byte-equal wherever their d2t entries are equal (the head was indexed with offsets); or they are
@@ -273,20 +266,12 @@ def row_order(case: Investigation) -> Iterator[Found]:
     Repair: Rebuild lm_head as target rows in the order of d2t + arange, or take head and map from one run.
     Sources: TorchSpec `tools/convert_to_hf.py:309` against `torchspec/data/preprocessing.py:482`.
     """
-    from eagle3lab.diagnosis.evidence import rows
+    from eagle3lab.diagnosis import rows
 
-    assert case.drafter is not None
-    ids = case.proven_ids
-    if ids is None:
-        assert case.token_map is not None
-        found_ids = case.token_map.report.hot_token_id
-        if found_ids is None:
-            raise SkipCheck("there is no token map to compare the head with")
-        ids = found_ids.tolist()
-    if case.tensor("lm_head.weight") is None:
+    if tensors.find("lm_head.weight") is None:
         raise SkipCheck("there is no lm_head to compare")
-    for found in rows.misplaced(case.drafter, case.target_checkpoint, ids):
-        yield Found(
+    for found in rows.misplaced(tensors.checkpoint, target.checkpoint if target else None, vocabulary.ids):
+        yield Finding(
             found.title,
             tuple(seen(text, tensor=found.tensor) for text in found.evidence),
             "Rebuild lm_head from the target's head in the order of d2t + arange, or take both from one run.",

@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3lab.checkpoint.config import look_up
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.evidence.vllm import eagle3_architectures, vllm_facts
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import Missing, SkipCheck, check
+from eagle3lab.diagnosis.inputs import (
+    Algorithm,
+    Config,
+    DrafterFolder,
+    Earlier,
+    Engine,
+    Head,
+    RawConfig,
+    Sglang,
+    Tensors,
+)
+from eagle3lab.diagnosis.load import Load
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.diagnosis.releases import eagle3_architectures
+from eagle3lab.engines.extract.vllm import VllmFacts
+from eagle3lab.engines.facts import EngineFacts
 from eagle3lab.engines.release import or_later
+from eagle3lab.errors import InputError
 
 _STOPS = "The server stops before it serves anything."
 _CONFIG = "config.json"
 
 
-@check("E3L-K01", "head-kind.not-eagle3", needs=("config", "drafter"), effect=_STOPS, impact=Impact.STOPS)
-def not_eagle3(case: Investigation) -> Iterator[Found]:
+@check("E3L-K01", "head-kind.not-eagle3", effect=_STOPS, impact=Impact.STOPS)
+def not_eagle3(
+    config: Config, head: Head, tensors: Tensors, algorithm: Algorithm | None
+) -> Iterator[Finding]:
     """The weights are not an EAGLE-3 head.
 
     Seen: The attention reads H values where an EAGLE-3 layer reads 2H (embedding and hidden state side by side), and
@@ -26,23 +42,22 @@ def not_eagle3(case: Investigation) -> Iterator[Found]:
     Repair: Serve an EAGLE-1/2 head with `--speculative-algorithm EAGLE`, or give an EAGLE-3 head.
     Sources: SGLang `models/llama_eagle.py`, `models/llama_eagle3.py`; `speculative/eagle_worker.py:155-182` (0.5.9).
     """
-    assert case.config is not None
-    if case.algorithm in ("EAGLE", "NEXTN", "STANDALONE", "draft_model", "eagle"):
-        raise SkipCheck(f"the command serves it as {case.algorithm}, which is for other heads")
-    attention = case.shape("self_attn.q_proj.weight")
-    if case.is_eagle3 or attention is None or len(attention) != 2:
+    if algorithm in ("EAGLE", "NEXTN", "STANDALONE", "draft_model", "eagle"):
+        raise SkipCheck(f"the command serves it as {algorithm}, which is for other heads")
+    attention = tensors.shape("self_attn.q_proj.weight")
+    if head.eagle3 or attention is None or len(attention) != 2:
         return
-    hidden, fc = case.config.hidden_size, case.shape("fc.weight")
+    hidden, fc = config.hidden_size, tensors.shape("fc.weight")
     if attention[1] != hidden:
         return
     joins = fc is not None and len(fc) == 2 and fc[1] == 2 * hidden
     kind = "an EAGLE-1/2 head" if joins else "a plain language model"
-    name = case.tensor("self_attn.q_proj.weight")
-    yield Found(
+    name = tensors.find("self_attn.q_proj.weight")
+    yield Finding(
         f"This is {kind}, not an EAGLE-3 head",
         (
             seen(f"q_proj reads {attention[1]} values, an EAGLE-3 layer reads {2 * hidden}", tensor=name),
-            seen(f"fc is {list(fc)}" if fc else "there is no fc", tensor=case.tensor("fc.weight")),
+            seen(f"fc is {list(fc)}" if fc else "there is no fc", tensor=tensors.find("fc.weight")),
         ),
         "Serve it with --speculative-algorithm EAGLE." if joins else "Give the folder of an EAGLE-3 head.",
         confidence=0.97,
@@ -52,12 +67,18 @@ def not_eagle3(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-K02",
     "head-kind.architecture",
-    needs=("config",),
     after=("head-kind.not-eagle3",),
     effect=_STOPS,
     impact=Impact.STOPS,
 )
-def architecture(case: Investigation) -> Iterator[Found]:
+def architecture(
+    config: Config,
+    engine: Engine,
+    head: Head | None,
+    algorithm: Algorithm | None,
+    sglang: EngineFacts | Missing,
+    vllm: VllmFacts | Missing,
+) -> Iterator[Finding]:
     """`architectures` names a class that is no drafter of this release.
 
     Seen: The first name in `architectures` is a base model's, another engine's, or a later release's class.
@@ -69,46 +90,43 @@ def architecture(case: Investigation) -> Iterator[Found]:
     Sources: SGLang `models/registry.py`: the key is the exact class name; the EntryClass lines of each release.
         vLLM `model_executor/models/registry.py`, `transformers_utils/configs/eagle.py`.
     """
-    assert case.config is not None
-    if case.config.dialect == "speculators" and (case.engine is None or case.engine.kind != "vllm"):
-        raise SkipCheck("the speculators dialect is looked at as a whole")
-    if case.facts is not None:
-        known = (*case.facts.drafter.architectures, *case.facts.drafter.other_architectures)
-        where = str(case.facts.drafter.source)
-    elif case.engine is not None and case.engine.kind == "vllm":
-        facts = vllm_facts(case.engine)
-        if facts is None or facts.drafter is None:
-            raise SkipCheck(f"nothing is known of the classes of {case.engine}")
-        if facts.translation is not None and facts.translation.knows(case.config.raw):
-            return
-        known, where = eagle3_architectures(facts), f"vLLM {facts.release}, {facts.drafter.source}"
+    facts = vllm if engine.kind == "vllm" else sglang
+    if isinstance(facts, Missing):
+        raise SkipCheck(facts.reason)
+    if isinstance(facts, EngineFacts):
+        if config.dialect == "speculators":
+            raise SkipCheck("the speculators dialect is looked at as a whole")
+        known = (*facts.drafter.architectures, *facts.drafter.other_architectures)
+        where = str(facts.drafter.source)
+    elif facts.drafter is None:
+        raise SkipCheck(f"nothing is known of the classes of {engine}")
+    elif facts.translation is not None and facts.translation.knows(config.raw):
+        return
     else:
-        raise SkipCheck(case.facts_note)
-    stated = case.config.architectures
-    if not case.is_eagle3 and case.algorithm in ("EAGLE", "NEXTN", "eagle"):
-        raise SkipCheck(f"the head is not an EAGLE-3 head, and is served as {case.algorithm}")
+        known, where = eagle3_architectures(facts), f"vLLM {facts.release}, {facts.drafter.source}"
+    stated = config.architectures
+    if head is not None and not head.eagle3 and algorithm in ("EAGLE", "NEXTN", "eagle"):
+        raise SkipCheck(f"the head is not an EAGLE-3 head, and is served as {algorithm}")
     if not stated or stated[0] in known:
         return
-    yield Found(
-        f"{case.engine} has no drafter class called {stated[0]}",
+    yield Finding(
+        f"{engine} has no drafter class called {stated[0]}",
         (
             seen(f"architectures is {list(stated)}", _CONFIG),
-            seen(f"{case.engine} serves EAGLE-3 heads as {', '.join(known)} ({where})"),
+            seen(f"{engine} serves EAGLE-3 heads as {', '.join(known)} ({where})"),
         ),
         f'Set "architectures": ["{known[0]}"] in the drafter\'s config.json.',
-        confidence=0.97 if case.is_eagle3 else 0.7,
+        confidence=0.97 if head is not None and head.eagle3 else 0.7,
     )
 
 
 @check(
     "E3L-K03",
     "head-kind.config-dialect",
-    needs=("drafter",),
-    engine="sglang",
     effect=_STOPS,
     impact=Impact.STOPS,
 )
-def dialect(case: Investigation) -> Iterator[Found]:
+def dialect(raw: RawConfig, tensors: Tensors, sglang: Sglang) -> Iterator[Finding]:
     """config.json is in the speculators dialect, which this engine cannot read.
 
     Seen: The layer's settings stand in `transformer_layer_config`; there is no top-level `model_type` or
@@ -119,10 +137,9 @@ def dialect(case: Investigation) -> Iterator[Found]:
         ids as outputs of layers in `eagle_config`.
     Sources: SGLang has no support for speculators' configs in any release up to 0.5.23.
     """
-    raw = _raw(case)
     if not isinstance(raw.get("transformer_layer_config"), dict):
         return
-    yield Found(
+    yield Finding(
         "config.json is speculators' own, nested form",
         (
             seen("the layer's settings stand in transformer_layer_config", _CONFIG),
@@ -131,16 +148,6 @@ def dialect(case: Investigation) -> Iterator[Found]:
         "Rewrite config.json in the flat form that SGLang reads; eagle3lab repair does it.",
         confidence=0.99,
     )
-
-
-def _raw(case: Investigation) -> dict[str, object]:
-    from eagle3lab.errors import InputError
-
-    assert case.drafter is not None
-    try:
-        return dict(case.drafter.raw_config)
-    except InputError:
-        raise SkipCheck("the drafter's config.json cannot be read") from None
 
 
 _CONFIG_RULES = {
@@ -155,12 +162,18 @@ _CONFIG_RULES = {
 @check(
     "E3L-K04",
     "head-kind.config-value",
-    needs=("drafter",),
     after=("head-kind.not-eagle3", "head-kind.config-dialect", "files.unreadable", "files.missing"),
     effect=_STOPS,
     impact=Impact.STOPS,
 )
-def config_value(case: Investigation) -> Iterator[Found]:
+def config_value(
+    folder: DrafterFolder,
+    tensors: Tensors,
+    config: Config | None,
+    engine: Engine | None,
+    load: Load | None,
+    earlier: Earlier,
+) -> Iterator[Finding]:
     """A config field that this release needs is absent, null or impossible.
 
     Seen: `draft_vocab_size` is absent, or `target_hidden_size` or `eagle_config` is null, where the release reads it
@@ -170,42 +183,47 @@ def config_value(case: Investigation) -> Iterator[Found]:
     Repair: State the field, or leave the key out where it is null.
     Sources: The construction rules of each release's facts; SGLang 0.5.9 `speculative/eagle_worker.py:195-200`.
     """
-    if case.config_error is not None:
-        error = case.config_error
-        yield Found(
+    if config is None:
+        yield _unread_config(folder)
+        return
+    for stop in load.stops if load else ():
+        if stop.rule in _CONFIG_RULES:
+            yield Finding(
+                f"This release needs a field that config.json does not give: {stop.rule}",
+                (seen(f"{stop.error} ({stop.source})", _CONFIG),),
+                _CONFIG_RULES[stop.rule],
+            )
+    if load is not None:
+        yield from _map_without_a_place(config, load)
+    rule = "fails on a null eagle_config"
+    if engine and look_up(config.raw, "eagle_config") is None and engine.holds(rule):
+        yield Finding(
+            "eagle_config is null, on which this release stops",
+            (seen("eagle_config is null", _CONFIG), seen(engine.source(rule))),
+            "Leave eagle_config out, or write the layer ids into it.",
+        )
+
+
+def _unread_config(folder: DrafterFolder) -> Finding:
+    try:
+        assert folder.checkpoint is not None
+        _ = folder.checkpoint.config
+    except InputError as error:
+        return Finding(
             "config.json cannot be read as a drafter's",
             (seen(error.problem, error.path, line=error.line),),
             error.advice or "Copy the field from the training configuration.",
             confidence=0.9,
         )
-        return
-    assert case.config is not None
-    load = case.load or case.vllm_load
-    if load is not None:
-        for stop in load.stops:
-            if stop.rule in _CONFIG_RULES:
-                yield Found(
-                    f"This release needs a field that config.json does not give: {stop.rule}",
-                    (seen(f"{stop.error} ({stop.source})", _CONFIG),),
-                    _CONFIG_RULES[stop.rule],
-                )
-    yield from _map_without_a_place(case)
-    rule = "fails on a null eagle_config"
-    if case.engine and look_up(case.config.raw, "eagle_config") is None and case.engine.holds(rule):
-        yield Found(
-            "eagle_config is null, on which this release stops",
-            (seen("eagle_config is null", _CONFIG), seen(case.engine.source(rule))),
-            "Leave eagle_config out, or write the layer ids into it.",
-        )
+    raise SkipCheck("the drafter's config.json can be read")
 
 
-def _map_without_a_place(case: Investigation) -> Iterator[Found]:
+def _map_without_a_place(config: Config, load: Load) -> Iterator[Finding]:
     """Without draft_vocab_size vLLM takes the draft vocabulary for whole, and stops at a token map."""
-    stopped = case.vllm_load.rejected if case.vllm_load else None
-    assert case.config is not None
-    if stopped is None or stopped.name != "d2t" or stopped.parameter or case.config.draft_vocab_size:
+    stopped = load.rejected if load.kind == "vllm" else None
+    if stopped is None or stopped.name != "d2t" or stopped.parameter or config.draft_vocab_size:
         return
-    yield Found(
+    yield Finding(
         "This release needs a field that config.json does not give: draft_vocab_size stated",
         (seen(stopped.reason, tensor="d2t"), seen("draft_vocab_size is not stated", _CONFIG)),
         _CONFIG_RULES["draft_vocab_size stated"],
@@ -215,11 +233,12 @@ def _map_without_a_place(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-K05",
     "head-kind.layer-count",
-    needs=("config", "drafter"),
     effect="The server stops, or runs layers whose parameters nobody filled.",
     impact=Impact.STOPS,
 )
-def layer_count(case: Investigation) -> Iterator[Found]:
+def layer_count(
+    config: Config, head: Head, tensors: Tensors, engine: Engine | None, load: Load | None
+) -> Iterator[Finding]:
     """num_hidden_layers disagrees with the weights, or this release allows only one layer.
 
     Seen: The weights hold another number of decoder layers than `num_hidden_layers`, or more than the release builds.
@@ -228,28 +247,29 @@ def layer_count(case: Investigation) -> Iterator[Found]:
     Repair: Set `num_hidden_layers` to the layers in the weights; for several layers use 0.5.12 or later.
     Sources: SGLang `models/llama_eagle3.py`: ValueError "EAGLE3 currently only supports 1 layer" up to 0.5.11.
     """
-    assert case.config is not None
-    stated, held = case.config.num_hidden_layers, case.layers
-    one_only = case.load is not None and any(stop.rule == "one layer" for stop in case.load.stops)
-    if held == 0 or not case.is_eagle3 or (stated == held and not one_only):
+    stated, held = config.num_hidden_layers, tensors.layers
+    one_only = load is not None and any(stop.rule == "one layer" for stop in load.stops)
+    if held == 0 or not head.eagle3 or (stated == held and not one_only):
         return
     evidence = [
         seen(f"num_hidden_layers is {stated}", _CONFIG),
         seen(f"the weights hold {held} decoder layer(s)"),
     ]
-    if one_only and case.load is not None:
-        evidence += (seen(f"{s.error} ({s.source})") for s in case.load.stops if s.rule == "one layer")
+    if load is not None:
+        evidence += (seen(f"{s.error} ({s.source})") for s in load.stops if s.rule == "one layer")
     if stated != held:
         fix = f"Set num_hidden_layers to {held}."
     else:
         fix = f"Use a release that builds several layers ({or_later('builds several layers')})."
-    quiet = not one_only and stated > held and (case.facts or case.vllm_load) is not None
-    yield Found(
+    quiet = not one_only and stated > held and load is not None
+    yield Finding(
         f"{stated} layers in config.json, {held} in the weights"
         if stated != held
         else "This release builds one layer",
         tuple(evidence),
         fix,
         impact=Impact.ZERO if quiet else Impact.STOPS,
-        severity=Severity.ERROR if case.facts is not None or stated > held else Severity.WARNING,
+        severity=Severity.WARNING
+        if engine is not None and engine.kind == "vllm" and stated < held
+        else Severity.ERROR,
     )

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3lab.checkpoint.config import ABSENT, look_up
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, listed, seen
 from eagle3lab.diagnosis.checks.names import is_bias, is_scale, is_state_norm
-from eagle3lab.diagnosis.evidence.atlas import first_release
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import SkipCheck, check, listed
+from eagle3lab.diagnosis.inputs import (
+    Config,
+    Engine,
+    Head,
+    Sglang,
+    SglangLoad,
+    SglangRelease,
+    Target,
+    Tensors,
+    VllmRelease,
+)
+from eagle3lab.diagnosis.log import Log
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.diagnosis.releases import first_release
+from eagle3lab.engines.facts import EngineFacts
+from eagle3lab.engines.launch.reading import Launch
 from eagle3lab.engines.release import or_later
 from eagle3lab.engines.target import derived_context
 
@@ -21,11 +34,10 @@ _OPTION = "has an option for the draft model's quantisation"
 @check(
     "E3L-L01",
     "layer.norm-before-residual",
-    needs=("config",),
     impact=Impact.PARTIAL,
     effect="The residual is another state than in training, at every step: acceptance is near chance.",
 )
-def norm_before_residual(case: Investigation) -> Iterator[Found]:
+def norm_before_residual(config: Config, engine: Engine) -> Iterator[Finding]:
     """The head was trained with norm_before_residual, which this engine ignores.
 
     Seen: `norm_before_residual` is true.
@@ -35,10 +47,9 @@ def norm_before_residual(case: Investigation) -> Iterator[Found]:
     Repair: Train with `norm_before_residual` false, or serve with vLLM. Converting the file cannot help.
     Sources: SGLang 0.4.6 `llama_eagle3.py:72`, 0.5.9:84, 0.5.23:99.
     """
-    assert case.config is not None
-    if case.engine is not None and case.engine.kind == "vllm":
-        if case.config.dialect == "speculators" and case.config.sources["norm_before_residual"] == "default":
-            yield Found(
+    if engine.kind == "vllm":
+        if config.dialect == "speculators" and config.sources["norm_before_residual"] == "default":
+            yield Finding(
                 "norm_before_residual is not stated: vLLM takes it for true, speculators trains with false",
                 (seen("norm_before_residual is absent", _CONFIG),),
                 'State "norm_before_residual": false, or true where the head was trained so.',
@@ -46,12 +57,10 @@ def norm_before_residual(case: Investigation) -> Iterator[Found]:
                 confidence=0.7,
             )
         return
-    if case.engine is None:
-        raise SkipCheck("the engine is not known")
-    if case.config.norm_before_residual:
-        yield Found(
+    if config.norm_before_residual:
+        yield Finding(
             "norm_before_residual is true, and SGLang does not read it",
-            (seen(f"{case.config.sources['norm_before_residual']} is true", _CONFIG),),
+            (seen(f"{config.sources['norm_before_residual']} is true", _CONFIG),),
             "Serve with vLLM, which honours it, or train the head without it.",
             confidence=0.97,
         )
@@ -60,13 +69,11 @@ def norm_before_residual(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-L10",
     "layer.norm-before-fc",
-    needs=("drafter", "config", "release"),
-    engine="vllm",
     others=("layer.bias",),
     impact=Impact.PARTIAL,
     effect=_DIFFERS,
 )
-def newer_than_vllm(case: Investigation) -> Iterator[Found]:
+def newer_than_vllm(tensors: Tensors, config: Config, engine: VllmRelease) -> Iterator[Finding]:
     """The head has norms before fc or biases that this vLLM release does not know.
 
     Seen: input_norm, fc_norm or q, k, v biases are in the checkpoint, on a release from before vLLM read them.
@@ -75,26 +82,25 @@ def newer_than_vllm(case: Investigation) -> Iterator[Found]:
     Repair: Use a later vLLM.
     Sources: vLLM `model_executor/models/llama_eagle3.py` of 0.14.1 to 0.33.0.
     """
-    assert case.engine is not None
     for ending, rule, fault in (
         ("input_norm.weight", "reads norm_before_fc", "layer.norm-before-fc"),
         ("fc_norm.0.weight", "reads fc_norm", "layer.norm-before-fc"),
         ("q_proj.bias", "loads attention biases", "layer.bias"),
     ):
-        name = case.tensor(ending)
-        if name is not None and not case.engine.holds(rule):
-            first = case.engine.since(rule)
-            yield Found(
-                f"vLLM {case.engine.number} does not know {name}",
-                (seen(f"vLLM {rule} from {first} on ({case.engine.source(rule)})", tensor=name),),
+        name = tensors.find(ending)
+        if name is not None and not engine.holds(rule):
+            first = engine.since(rule)
+            yield Finding(
+                f"vLLM {engine.number} does not know {name}",
+                (seen(f"vLLM {rule} from {first} on ({engine.source(rule)})", tensor=name),),
                 f"Use vLLM {first} or later.",
                 fault=fault,
                 confidence=0.85,
             )
 
 
-@check("E3L-L02", "layer.norm-before-fc", needs=("load",), impact=Impact.PARTIAL, effect=_DIFFERS)
-def norm_before_fc(case: Investigation) -> Iterator[Found]:
+@check("E3L-L02", "layer.norm-before-fc", impact=Impact.PARTIAL, effect=_DIFFERS)
+def norm_before_fc(load: SglangLoad, config: Config, engine: Engine, facts: EngineFacts) -> Iterator[Finding]:
     """The head normalises the states before fc, which this release does not.
 
     Seen: input_norm or fc_norm tensors reach no parameter, or the config asks for them and they are not there.
@@ -103,28 +109,27 @@ def norm_before_fc(case: Investigation) -> Iterator[Found]:
     Repair: Use a release that knows the norm, and state the flag in the config.
     Sources: SGLang 0.5.23 `models/llama_eagle3.py:163-200`.
     """
-    assert case.load is not None and case.config is not None
-    lost = tuple(tensor.name for tensor in case.load.dropped if is_state_norm(tensor.name))
-    empty = tuple(one.name for one in case.load.empty if is_state_norm(one.name))
+    lost = tuple(tensor.name for tensor in load.dropped if is_state_norm(tensor.name))
+    empty = tuple(one.name for one in load.empty if is_state_norm(one.name))
     if lost:
         flag = "norm_before_fc" if any("input_norm" in name for name in lost) else "fc_norm"
-        knows = case.facts is not None and flag in case.facts.switches
-        yield Found(
-            f"{case.load.plan.engine} drops the norm in front of fc: {listed(lost)}",
+        knows = flag in facts.switches
+        yield Finding(
+            f"{load.plan.engine} drops the norm in front of fc: {listed(lost)}",
             (
                 *(
                     seen("dropped: the release builds no such norm for this config", tensor=name)
                     for name in lost[:3]
                 ),
-                seen(f"{flag} is {getattr(case.config, flag)} ({case.config.sources[flag]})", _CONFIG),
+                seen(f"{flag} is {getattr(config, flag)} ({config.sources[flag]})", _CONFIG),
             ),
             f'Set "{flag}": true in config.json.'
             if knows
-            else f"Use SGLang {_first_with(case, flag)} or later, with {flag} true.",
+            else f"Use SGLang {_first_with(engine, flag)} or later, with {flag} true.",
             confidence=0.97,
         )
     elif empty:
-        yield Found(
+        yield Finding(
             f"The config asks for a norm in front of fc that the weights do not hold: {listed(empty)}",
             tuple(seen(f"{name} is left as initialised") for name in empty[:3]),
             "Set the flag to false where the head was trained without it.",
@@ -133,21 +138,18 @@ def norm_before_fc(case: Investigation) -> Iterator[Found]:
         )
 
 
-def _first_with(case: Investigation, switch: str) -> str | None:
-    assert case.engine is not None
-    return first_release(case.engine.number, lambda facts: switch in facts.switches)
+def _first_with(engine: Engine, switch: str) -> str | None:
+    return first_release(engine.number, lambda facts: switch in facts.switches)
 
 
 @check(
     "E3L-L03",
     "layer.norm-output",
-    needs=("config", "release"),
-    engine="sglang",
     severity=Severity.WARNING,
     impact=Impact.LATER,
     effect="The first draft is right; later ones start from a state of another scale than in training.",
 )
-def norm_output(case: Investigation) -> Iterator[Found]:
+def norm_output(config: Config, engine: SglangRelease, tensors: Tensors | None) -> Iterator[Finding]:
     """norm_output means something else to the trainer than to this release, or is ignored.
 
     Seen: `norm_output` is true on a release that does not read it, or was written by SpecForge, which means a norm
@@ -157,21 +159,20 @@ def norm_output(case: Investigation) -> Iterator[Found]:
     Repair: Flip the flag and compare positions 2 and 3; use 0.5.12 or later for heads that need it.
     Sources: SpecForge `llama3_eagle.py:1690,1773`; SGLang 0.5.12 `models/llama_eagle3.py`.
     """
-    assert case.config is not None and case.engine is not None
-    if not case.config.norm_output:
+    if not config.norm_output:
         return
-    place = case.config.sources["norm_output"]
-    if not case.engine.holds("reads norm_output"):
-        first = case.engine.since("reads norm_output")
-        yield Found(
+    place = config.sources["norm_output"]
+    if not engine.holds("reads norm_output"):
+        first = engine.since("reads norm_output")
+        yield Finding(
             "norm_output is true, and this release does not read it",
             (seen(f"{place} is true", _CONFIG), seen(f"SGLang reads it from {first} on")),
             f"Use SGLang {first} or later.",
             severity=Severity.ERROR,
             confidence=0.85,
         )
-    elif case.trainer in ("specforge", "unknown") and not case.config.fc_norm:
-        yield Found(
+    elif (tensors is None or tensors.trainer in ("specforge", "unknown")) and not config.fc_norm:
+        yield Finding(
             "norm_output may mean something else to the trainer than to this release",
             (
                 seen(f"{place} is true", _CONFIG),
@@ -185,12 +186,10 @@ def norm_output(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-L04",
     "layer.rope",
-    needs=("config", "release"),
-    engine="sglang",
     impact=Impact.PARTIAL,
     effect=_DIFFERS,
 )
-def rope(case: Investigation) -> Iterator[Found]:
+def rope(config: Config, engine: SglangRelease) -> Iterator[Finding]:
     """The RoPE base or scaling stands in a field that this release ignores.
 
     Seen: Only `rope_parameters` (transformers 5) states base or scaling, on a release that reads `rope_theta` and
@@ -200,23 +199,21 @@ def rope(case: Investigation) -> Iterator[Found]:
     Repair: Write `rope_theta` and `rope_scaling` at the top level, or use 0.5.10 or later.
     Sources: SGLang 0.5.9 and 0.5.10 `models/llama_eagle3.py`, `models/llama.py`.
     """
-    assert case.config is not None and case.engine is not None
-    if case.config.dialect == "speculators" or case.engine.holds("reads rope_parameters"):
+    if config.dialect == "speculators" or engine.holds("reads rope_parameters"):
         return
-    config = case.config
     served = look_up(config.raw, "rope_theta")
     base = 10000.0 if served in (ABSENT, None) else float(served)
     lost_scaling = config.rope_scaling is not None and config.sources["rope_scaling"] == "rope_parameters"
     if base == config.rope_theta and not lost_scaling:
         return
-    yield Found(
+    yield Finding(
         f"RoPE is served with base {base:g}"
         + (" and without scaling" if lost_scaling else "")
         + f", trained with {config.rope_theta:g}",
         (
             seen(f"rope_theta is {'absent' if served is ABSENT else served}, "
                  f"{config.sources['rope_theta']} is {config.rope_theta:g}", _CONFIG),
-            seen(case.engine.source("reads rope_parameters")),
+            seen(engine.source("reads rope_parameters")),
         ),
         f'Write "rope_theta": {config.rope_theta:g}'
         + (" and rope_scaling" if lost_scaling else "")
@@ -228,13 +225,12 @@ def rope(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-L11",
     "layer.rope",
-    needs=("config", "target"),
     after=("layer.rope",),
     severity=Severity.NOTE,
     impact=Impact.PARTIAL,
     effect="If the head was trained with the target's base, distant tokens are attended to wrongly.",
 )
-def rope_of_the_target(case: Investigation) -> Iterator[Found]:
+def rope_of_the_target(config: Config, target: Target, log: Log | None) -> Iterator[Finding]:
     """The drafter's RoPE base is not the target's.
 
     Seen: The drafter's base and the target's differ, or the drafter's config states none and 10000 is used.
@@ -244,16 +240,15 @@ def rope_of_the_target(case: Investigation) -> Iterator[Found]:
     Repair: Compare with the training configuration; serve once with the target's base.
     Sources: SafeAILab `model/cnets.py`; SpecForge d3472dde; `models/llama_eagle3.py` of SGLang.
     """
-    assert case.config is not None and case.target is not None
-    own, other = case.config.rope_theta, case.target.rope_theta
+    own, other = config.rope_theta, target.rope_theta
     if other is None or own == other:
         return
-    signature = case.log.observed.signature if case.log else ""
+    signature = log.observed.signature if log else ""
     losing = signature in ("partial", "weak-training", "below-expectation")
-    yield Found(
+    yield Finding(
         f"The drafter's RoPE base is {own:g}, the target's is {other:g}",
         (
-            seen(f"rope_theta is {own:g} ({case.config.sources['rope_theta']})", _CONFIG),
+            seen(f"rope_theta is {own:g} ({config.sources['rope_theta']})", _CONFIG),
             seen(f"the target's rope_theta is {other:g}"),
         ),
         f"Find out which base the head was trained with; try rope_theta {other:g}.",
@@ -262,8 +257,8 @@ def rope_of_the_target(case: Investigation) -> Iterator[Found]:
     )
 
 
-@check("E3L-L05", "layer.bias", needs=("load",), impact=Impact.PARTIAL, effect=_DIFFERS)
-def bias(case: Investigation) -> Iterator[Found]:
+@check("E3L-L05", "layer.bias", impact=Impact.PARTIAL, effect=_DIFFERS)
+def bias(load: SglangLoad, config: Config, head: Head) -> Iterator[Finding]:
     """A bias exists in one of trainer and engine only.
 
     Seen: Bias tensors reach no parameter, or a bias that the config asks for gets no tensor.
@@ -272,13 +267,12 @@ def bias(case: Investigation) -> Iterator[Found]:
     Repair: Train without biases, or serve with vLLM 0.16 or later; set the flag to false where none are shipped.
     Sources: SGLang 0.4.6 `llama_eagle3.py:56`, 0.5.23:72.
     """
-    assert case.load is not None and case.config is not None
-    if not case.is_eagle3:
+    if not head.eagle3:
         raise SkipCheck("the weights are not an EAGLE-3 head")
-    lost = tuple(tensor.name for tensor in case.load.dropped if is_bias(tensor.name))
-    empty = tuple(one.name for one in case.load.empty if one.name.endswith(".bias"))
+    lost = tuple(tensor.name for tensor in load.dropped if is_bias(tensor.name))
+    empty = tuple(one.name for one in load.empty if one.name.endswith(".bias"))
     if lost:
-        yield Found(
+        yield Finding(
             f"Trained biases are dropped: {listed(lost)}",
             (
                 *(seen("dropped: this release has no such bias", tensor=name) for name in lost[:4]),
@@ -289,11 +283,11 @@ def bias(case: Investigation) -> Iterator[Found]:
         )
     elif empty:
         random = any("fc.bias" in name for name in empty)
-        yield Found(
+        yield Finding(
             f"The engine has a bias that no tensor fills: {listed(empty)}",
             (
                 *(seen(f"{name} is left as initialised") for name in empty[:3]),
-                seen(f"attention_bias is {case.config.attention_bias}, bias is {case.config.bias}", _CONFIG),
+                seen(f"attention_bias is {config.attention_bias}, bias is {config.bias}", _CONFIG),
             ),
             'Set "attention_bias" and "bias" to false, or export the biases.',
             severity=Severity.ERROR if random else Severity.NOTE,
@@ -304,13 +298,11 @@ def bias(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-L06",
     "layer.attention-window",
-    needs=("config",),
-    engine="sglang",
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect="The drafter attends further back than in training: long contexts are drafted worse.",
 )
-def attention_window(case: Investigation) -> Iterator[Found]:
+def attention_window(config: Config, sglang: Sglang, launch: Launch | None) -> Iterator[Finding]:
     """The head was trained with an attention window that serving does not apply, or the other way round.
 
     Seen: `sliding_window` is set and in use in the drafter's config; the engine's drafter layer attends to everything.
@@ -319,16 +311,15 @@ def attention_window(case: Investigation) -> Iterator[Found]:
     Repair: Train without a window, or limit the context to it.
     Sources: SGLang `models/llama_eagle3.py`: no sliding window; `--speculative-draft-window-size` from 0.5.12 on.
     """
-    assert case.config is not None
-    nested = case.config.raw.get("transformer_layer_config")
-    raw = {**case.config.raw, **(nested if isinstance(nested, dict) else {})}
+    nested = config.raw.get("transformer_layer_config")
+    raw = {**config.raw, **(nested if isinstance(nested, dict) else {})}
     window, kinds = raw.get("sliding_window"), raw.get("layer_types")
     used = raw.get("use_sliding_window") is True or (isinstance(kinds, list) and "sliding_attention" in kinds)
     if not isinstance(window, int) or isinstance(window, bool) or not used:
         return
-    if case.launch is not None and case.launch.has("speculative-draft-window-size"):
+    if launch is not None and launch.has("speculative-draft-window-size"):
         return
-    yield Found(
+    yield Finding(
         f"The drafter's config has an attention window of {window} tokens, which SGLang does not apply",
         (seen(f"sliding_window is {window}, and in use", _CONFIG),),
         f"Set --speculative-draft-window-size ({or_later('has an option for the draft window')}), "
@@ -340,12 +331,12 @@ def attention_window(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-L07",
     "layer.context",
-    needs=("config",),
-    engine="sglang",
     impact=Impact.STOPS,
     effect="The server stops; with the override it serves, and drafts beyond the trained length are poor.",
 )
-def context(case: Investigation) -> Iterator[Found]:
+def context(
+    config: Config, sglang: Sglang, target: Target | None, launch: Launch | None
+) -> Iterator[Finding]:
     """The drafter's longest position is shorter than the context being served.
 
     Seen: The drafter's derived context length is below `--context-length`, or below the target's where none is given.
@@ -354,24 +345,23 @@ def context(case: Investigation) -> Iterator[Found]:
     Repair: Set --context-length to what is needed, or raise max_position_embeddings to the target's and measure.
     Sources: SGLang 0.5.9 `configs/model_config.py`, `_derive_context_length`.
     """
-    assert case.config is not None
-    asked = case.launch.number("context-length") if case.launch else None
-    served = asked or (case.target.context if case.target and case.launch else None)
-    own = derived_context(case.config.max_position_embeddings, case.config.rope_scaling)
+    asked = launch.number("context-length") if launch else None
+    served = asked or (target.context if target and launch else None)
+    own = derived_context(config.max_position_embeddings, config.rope_scaling)
     if served is None:
         raise SkipCheck("neither --context-length nor a target with a launch command is given")
-    if case.config.sources["max_position_embeddings"] == "default" or own is None or served <= own:
+    if config.sources["max_position_embeddings"] == "default" or own is None or served <= own:
         return
     variable = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-    allowed = case.launch is not None and case.launch.environment.get(variable, "0").lower() not in (
+    allowed = launch is not None and launch.environment.get(variable, "0").lower() not in (
         "0",
         "false",
         "",
     )
-    yield Found(
+    yield Finding(
         f"The drafter knows {own} positions, and {served} are to be served",
         (
-            seen(f"max_position_embeddings is {case.config.max_position_embeddings}", _CONFIG),
+            seen(f"max_position_embeddings is {config.max_position_embeddings}", _CONFIG),
             seen(f"--context-length is {asked}" if asked else f"the target's context length is {served}"),
             *([seen(f"{variable} is set, so the server starts")] if allowed else []),
         ),
@@ -385,12 +375,10 @@ def context(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-L08",
     "layer.dtype",
-    needs=("config", "target", "launch"),
-    engine="sglang",
     impact=Impact.STOPS,
     effect="The first forward pass stops: two dtypes meet in one product.",
 )
-def dtype(case: Investigation) -> Iterator[Found]:
+def dtype(config: Config, target: Target, launch: Launch, sglang: Sglang) -> Iterator[Finding]:
     """Drafter and target dtypes cannot be mixed at the boundary.
 
     Seen: The drafter's dtype is float16 (or is stated as float32, which becomes float16), the target's bfloat16, and
@@ -400,19 +388,18 @@ def dtype(case: Investigation) -> Iterator[Found]:
     Repair: Give `--dtype bfloat16`, or convert the drafter.
     Sources: SGLang `configs/model_config.py`, `_get_and_verify_dtype`; SpecForge issue 348.
     """
-    assert case.config is not None and case.target is not None and case.launch is not None
-    if case.launch.text("dtype") not in (None, "auto"):
+    if launch.text("dtype") not in (None, "auto"):
         return
-    own, target = _served_dtype(case.config.torch_dtype), _served_dtype(case.target.dtype)
-    if case.config.torch_dtype is None or case.target.dtype is None or own == target:
+    own, other = _served_dtype(config.torch_dtype), _served_dtype(target.dtype)
+    if config.torch_dtype is None or target.dtype is None or own == other:
         return
-    yield Found(
-        f"The drafter runs in {own}, the target in {target}",
+    yield Finding(
+        f"The drafter runs in {own}, the target in {other}",
         (
-            seen(f"torch_dtype is {case.config.torch_dtype}", _CONFIG),
-            seen(f"the target's torch_dtype is {case.target.dtype}; no --dtype is given"),
+            seen(f"torch_dtype is {config.torch_dtype}", _CONFIG),
+            seen(f"the target's torch_dtype is {target.dtype}; no --dtype is given"),
         ),
-        f"Give --dtype {target}, or convert the drafter to {target}.",
+        f"Give --dtype {other}, or convert the drafter to {other}.",
         confidence=0.9,
     )
 
@@ -431,12 +418,12 @@ _NEEDS_CONFIG = frozenset(
 @check(
     "E3L-L09",
     "layer.quantisation",
-    needs=("config",),
-    engine="sglang",
     impact=Impact.STOPS,
     effect="The server stops while it looks for the drafter's quantisation config.",
 )
-def quantisation(case: Investigation) -> Iterator[Found]:
+def quantisation(
+    config: Config, engine: Sglang, tensors: Tensors | None, load: SglangLoad | None, launch: Launch | None
+) -> Iterator[Finding]:
     """The drafter inherits the target's quantisation, or carries scales this engine cannot use.
 
     Seen: `--quantization` names a method with a config of its own, the drafter has none, and nothing exempts it; or
@@ -446,11 +433,10 @@ def quantisation(case: Investigation) -> Iterator[Found]:
     Repair: `--speculative-draft-model-quantization unquant` (0.5.7 or later), or an unquantised drafter.
     Sources: SGLang 0.5.9 `server_args.py`, `model_loader/weight_utils.py:248`.
     """
-    assert case.config is not None
-    scales = tuple(name for name in case.names if is_scale(name)) if case.load is not None else ()
-    lost = {tensor.name for tensor in case.load.dropped} if case.load is not None else set()
+    scales = tuple(name for name in tensors.names if is_scale(name)) if tensors is not None else ()
+    lost = {tensor.name for tensor in load.dropped} if load is not None else set()
     if dropped := tuple(name for name in scales if name in lost):
-        yield Found(
+        yield Finding(
             f"Scales of quantised weights are dropped: {listed(dropped)}",
             tuple(seen("dropped: no parameter is made for it", tensor=name) for name in dropped[:3]),
             "Give an unquantised drafter.",
@@ -458,22 +444,22 @@ def quantisation(case: Investigation) -> Iterator[Found]:
             effect="The weights are read without their scales: they mean nothing.",
             confidence=0.8,
         )
-    if case.launch is None or case.engine is None:
+    if launch is None:
         return
-    method = case.launch.text("quantization")
-    if method not in _NEEDS_CONFIG or case.launch.has("speculative-draft-model-quantization"):
+    method = launch.text("quantization")
+    if method not in _NEEDS_CONFIG or launch.has("speculative-draft-model-quantization"):
         return
-    if "quantization_config" in case.config.raw:
+    if "quantization_config" in config.raw:
         return
-    option = case.engine.holds(_OPTION)
-    yield Found(
+    option = engine.holds(_OPTION)
+    yield Finding(
         f"The drafter inherits --quantization {method}, and has no such config",
         (
             seen(f"--quantization is {method}"),
             seen("the drafter's config has no quantization_config", _CONFIG),
         ),
         "Give --speculative-draft-model-quantization unquant."
-        if option or not case.engine.number
+        if option or not engine.number
         else f"Use {or_later(_OPTION)} with --speculative-draft-model-quantization unquant.",
         confidence=0.9,
     )

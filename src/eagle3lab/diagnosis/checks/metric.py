@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.checks.base import Found, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import check
+from eagle3lab.diagnosis.log import Log
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 
 _WITH_BONUS = ("len/D", "len/(steps+1)", "len/steps")
 
@@ -14,12 +14,11 @@ _WITH_BONUS = ("len/D", "len/(steps+1)", "len/steps")
 @check(
     "E3L-M01",
     "metric.rate-formula",
-    needs=("log",),
     severity=Severity.WARNING,
     impact=Impact.NONE,
     effect="Zero acceptance looks like a quarter or a fifth.",
 )
-def rate_formula(case: Investigation) -> Iterator[Found]:
+def rate_formula(log: Log) -> Iterator[Finding]:
     """The printed accept rate counts the bonus token, so its floor is not zero.
 
     Seen: The accept length is about 1.00, and the printed rate about 1 / D: the floor of this release's formula.
@@ -28,18 +27,17 @@ def rate_formula(case: Investigation) -> Iterator[Found]:
     Repair: Read the accept length; the rate of drafts is (length − 1) / (D − 1).
     Sources: SGLang 0.5.9 `scheduler_metrics_mixin.py:369-390`, 0.5.23 `metrics_reporter.py:968-1005`.
     """
-    assert case.log is not None
-    report = case.log.report
+    report = log.report
     if report is None or report.accept_length is None or report.accept_rate_reported is None:
         return
     if report.signature.name not in ("dead", "near-dead") or report.reading.formula not in _WITH_BONUS:
         return
-    yield Found(
+    yield Finding(
         f"A rate of {report.accept_rate_reported:.2f} is the floor of this formula: nothing is accepted",
         (
             seen(
                 f"the mean accept length is {report.accept_length.mean:.2f}: 1.00 is no draft accepted",
-                case.log.path,
+                log.path,
             ),
             seen(report.reading.note),
         ),
@@ -51,12 +49,11 @@ def rate_formula(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-M02",
     "metric.no-data",
-    needs=("log",),
     severity=Severity.WARNING,
     impact=Impact.NONE,
     effect="Nothing was drafted in these intervals, so nothing was measured.",
 )
-def no_data(case: Investigation) -> Iterator[Found]:
+def no_data(log: Log) -> Iterator[Finding]:
     """Idle intervals are no measurement.
 
     Seen: Every interval is without drafted tokens: nan, or 0 of 0.
@@ -65,13 +62,12 @@ def no_data(case: Investigation) -> Iterator[Found]:
     Repair: Send requests and read again.
     Sources: vLLM `spec_decode/metrics.py`: the rate of an interval without drafts is nan.
     """
-    assert case.log is not None
-    report = case.log.report
+    report = log.report
     if report is None or report.signature.name != "no-data" or not report.idle:
         return
-    yield Found(
+    yield Finding(
         "Nothing was measured: every interval is idle",
-        (seen(report.signature.reason, case.log.path),),
+        (seen(report.signature.reason, log.path),),
         "Send requests and read the log again.",
         confidence=report.signature.confidence,
         severity=Severity.WARNING,

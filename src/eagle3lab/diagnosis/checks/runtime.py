@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.checks.base import Found, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.evidence.log import Log
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import check
+from eagle3lab.diagnosis.inputs import Earlier
+from eagle3lab.diagnosis.log import Log
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.engines.launch.reading import Launch
 
 
-def _shows(case: Investigation, signature: str) -> Log | None:
-    """The log, if acceptance in it has this signature."""
-    assert case.log is not None
-    return case.log if case.log.observed.signature == signature else None
+def _shows(log: Log, signature: str) -> bool:
+    """Whether acceptance in the log has this signature."""
+    return log.observed.signature == signature
 
 
 @check(
     "E3L-R01",
     "runtime.not-speculating",
-    needs=("log",),
     effect="Nothing is drafted: one token per step, as without.",
 )
-def not_speculating(case: Investigation) -> Iterator[Found]:
+def not_speculating(log: Log) -> Iterator[Finding]:
     """The log has decode lines without accept fields.
 
     Seen: Decode lines are printed, and none has an accept length.
@@ -31,8 +30,8 @@ def not_speculating(case: Investigation) -> Iterator[Found]:
     Repair: Give `--speculative-algorithm EAGLE3` with the drafter's path, and look for accept len in the log.
     Sources: SGLang's decode line: `accept len` is printed whenever a speculative algorithm runs.
     """
-    if log := _shows(case, "not-speculating"):
-        yield Found(
+    if _shows(log, "not-speculating"):
+        yield Finding(
             "The server decodes without drafting",
             (seen(log.observed.reason, log.path),),
             "Add --speculative-algorithm EAGLE3 to the launch command.",
@@ -51,12 +50,11 @@ _CRASHES = (
 @check(
     "E3L-R02",
     "runtime.crash",
-    needs=("log",),
     others=_CRASHES,
     impact=Impact.STOPS,
     effect="The server died: nothing is served.",
 )
-def crash(case: Investigation) -> Iterator[Found]:
+def crash(log: Log, earlier: Earlier) -> Iterator[Finding]:
     """The server died; the first traceback of any rank is the cause.
 
     Seen: A traceback in the log. Later tracebacks and signals of other ranks follow from the first.
@@ -65,20 +63,19 @@ def crash(case: Investigation) -> Iterator[Found]:
     Repair: As the exception says; where it points at the checkpoint, as that finding says.
     Sources: `crashes.toml`: exceptions seen in public reports and in the engines' sources.
     """
-    assert case.log is not None
-    died = case.log.crash
+    died = log.crash
     if died is None:
         return
-    known = [fault for fault in died.explains if case.blames(fault)]
-    place = seen(f"{died.rank or 'the server'}: {died.error}", case.log.path, line=died.line)
+    known = [fault for fault in died.explains if any(one.fault == fault for one in earlier)]
+    place = seen(f"{died.rank or 'the server'}: {died.error}", log.path, line=died.line)
     if known:
         return  # ranking adds the traceback to that finding
-    stops = [one for one in case.found if one.impact is Impact.STOPS and one.severity is Severity.ERROR]
+    stops = [one for one in earlier if one.impact is Impact.STOPS and one.severity is Severity.ERROR]
     if stops and not (died.alone and died.explains):
         return
     fault = died.explains[0] if died.alone and died.explains else "runtime.crash"
     can_be = [] if died.alone else [seen(f"it can come from {one}") for one in died.explains]
-    yield Found(
+    yield Finding(
         f"The server died: {died.meaning}",
         (place, *can_be),
         died.fix,
@@ -90,12 +87,11 @@ def crash(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-R03",
     "runtime.switched-off",
-    needs=("log",),
     severity=Severity.WARNING,
     impact=Impact.NONE,
     effect="Under load nothing is drafted; the head itself works.",
 )
-def switched_off(case: Investigation) -> Iterator[Found]:
+def switched_off(log: Log) -> Iterator[Finding]:
     """Acceptance is 1.00 only at high concurrency.
 
     Seen: Intervals with many running requests have an accept length of 1.00, those with few a useful one.
@@ -104,8 +100,8 @@ def switched_off(case: Investigation) -> Iterator[Found]:
     Repair: Raise the threshold, or measure at the concurrency that matters.
     Sources: SGLang's decode lines: #running-req beside accept len.
     """
-    if log := _shows(case, "switched-off"):
-        yield Found(
+    if _shows(log, "switched-off"):
+        yield Finding(
             "Drafting stops when many requests run",
             (seen(log.observed.reason, log.path),),
             "Raise the batch size up to which the engine drafts, or look at the intervals with few requests.",
@@ -116,10 +112,9 @@ def switched_off(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-R04",
     "runtime.degenerate",
-    needs=("log",),
     effect="The target's output has collapsed: acceptance says nothing about the drafter.",
 )
-def degenerate(case: Investigation) -> Iterator[Found]:
+def degenerate(log: Log) -> Iterator[Finding]:
     """The target's output collapsed.
 
     Seen: Acceptance was good and fell to nothing at one moment; an output in the log is one character again and again.
@@ -128,8 +123,7 @@ def degenerate(case: Investigation) -> Iterator[Found]:
     Repair: Look at the target's answers without speculation first.
     Sources: Public reports of runs of exclamation marks: token 0 of the tokenizer is printed for NaN logits.
     """
-    log = _shows(case, "collapse")
-    if log is None:
+    if not _shows(log, "collapse"):
         return
     evidence = [seen(log.observed.reason, log.path)]
     if log.repeated:
@@ -137,7 +131,7 @@ def degenerate(case: Investigation) -> Iterator[Found]:
         evidence.append(
             seen(f"an output is the character {character!r} again and again", log.path, line=line)
         )
-    yield Found(
+    yield Finding(
         "Acceptance fell to nothing at one moment"
         + (", and the target repeats one character" if log.repeated else ""),
         tuple(evidence),
@@ -150,12 +144,11 @@ def degenerate(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-R05",
     "runtime.drift",
-    needs=("log",),
     severity=Severity.WARNING,
     impact=Impact.NONE,
     effect="The head is as good as at the start; what it is fed gets worse.",
 )
-def drift(case: Investigation) -> Iterator[Found]:
+def drift(log: Log, launch: Launch | None) -> Iterator[Finding]:
     """Acceptance falls with uptime or with context length.
 
     Seen: The accept length falls steadily or in steps while the server runs.
@@ -164,9 +157,9 @@ def drift(case: Investigation) -> Iterator[Found]:
     Repair: Restart, serve without prefix caching, and compare; look at context lengths over time.
     Sources: `eagle3lab.acceptance`: trend and change points.
     """
-    if log := _shows(case, "drift"):
-        caching = case.launch is not None and case.launch.has("enable-prefix-caching")
-        yield Found(
+    if _shows(log, "drift"):
+        caching = launch is not None and launch.has("enable-prefix-caching")
+        yield Finding(
             "Acceptance falls while the server runs",
             (
                 seen(log.observed.reason, log.path),

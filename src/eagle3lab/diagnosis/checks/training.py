@@ -5,10 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.model import Impact, Severity
+from eagle3lab.diagnosis.framework import SkipCheck, check
+from eagle3lab.diagnosis.inputs import (
+    Config,
+    DraftedIds,
+    DrafterFolder,
+    Earlier,
+    Target,
+    TargetFolder,
+    Tensors,
+    Text,
+)
+from eagle3lab.diagnosis.log import Log
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.engines.launch.reading import Launch
 
+_ANOTHER = "Serve the head with the target it was trained for."
+# With one of these the map does not say what can be drafted.
+_WRONG_MAP = ("vocab.absolute", "vocab.double-offset", "vocab.missing", "vocab.zero", "vocab.range")
+# Below this share of a text, even a perfect head of this vocabulary is worth little.
+_POOR = 0.7
 _WEAK = ("weak-training", "partial", "below-expectation")
 _FOLDERS = frozenset(
     {
@@ -32,12 +48,11 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*/[\w.-]*[A-Za-z][\w.-]*\Z")
 @check(
     "E3L-T02",
     "training.pairing",
-    needs=("config",),
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect="The head predicts another model's text: fewer drafts are accepted.",
 )
-def pairing(case: Investigation) -> Iterator[Found]:
+def pairing(config: Config, target: Target | None, launch: Launch | None) -> Iterator[Finding]:
     """The head was trained for another target than the one being served.
 
     Seen: The drafter's config names its verifier, and the target's name is another.
@@ -46,17 +61,16 @@ def pairing(case: Investigation) -> Iterator[Found]:
     Repair: Serve the head with its own target, or train one on this target's answers.
     Sources: speculators `speculators_config.verifier.name_or_path`.
     """
-    assert case.config is not None
-    trained = case.config.verifier
+    trained = config.verifier
     if trained is None:
         raise SkipCheck("the drafter does not name the target it was trained for")
-    names = [case.target.name if case.target else None, case.launch.model if case.launch else None]
+    names = [target.name if target else None, launch.model if launch else None]
     served = next((name for name in names if name and _is_hub_name(name)), None)
     if served is None or not _is_hub_name(trained):
         raise SkipCheck("the name of the target being served is not known")
     if _bare(served) == _bare(trained):
         return
-    yield Found(
+    yield Finding(
         f"The head was trained for {trained}, and {served} is served",
         (
             seen(f"speculators_config.verifier.name_or_path is {trained}", "config.json"),
@@ -79,13 +93,12 @@ def _bare(name: str) -> str:
 @check(
     "E3L-T03",
     "training.pairing",
-    needs=("config", "target"),
     after=("vocab.range",),
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect="Ids stand for other tokens, or the embeddings do not fit.",
 )
-def tokenizer(case: Investigation) -> Iterator[Found]:
+def tokenizer(config: Config, target: Target) -> Iterator[Finding]:
     """The drafter was made for another vocabulary than the target's.
 
     Seen: `vocab_size` of the drafter and of the target differ.
@@ -94,13 +107,12 @@ def tokenizer(case: Investigation) -> Iterator[Found]:
     Repair: Serve the head with its own target.
     Sources: SGLang `layers/vocab_parallel_embedding.py`.
     """
-    assert case.config is not None and case.target is not None
-    own, other = case.config.vocab_size, case.target.vocab_size
+    own, other = config.vocab_size, target.vocab_size
     if other is None or own == other:
         return
-    yield Found(
+    yield Finding(
         f"The drafter was made for {own} tokens, and the target has {other}",
-        (seen(f"vocab_size is {own} ({case.config.sources['vocab_size']})", "config.json"),
+        (seen(f"vocab_size is {own} ({config.sources['vocab_size']})", "config.json"),
          seen(f"the target's vocab_size is {other}")),
         "Serve the head with the target it was trained for.",
         confidence=0.75,
@@ -110,12 +122,11 @@ def tokenizer(case: Investigation) -> Iterator[Found]:
 @check(
     "E3L-T04",
     "training.pairing",
-    needs=("drafter", "config", "target"),
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect="The head predicts another model's text: fewer drafts are accepted.",
 )
-def embeddings_of_another_target(case: Investigation) -> Iterator[Found]:
+def embeddings_of_another_target(tensors: Tensors, config: Config, target: TargetFolder) -> Iterator[Finding]:
     """The drafter's frozen embeddings are not this target's.
 
     Seen: Both folders hold embeddings of the same shape and dtype; rows are alike, and few are equal.
@@ -124,20 +135,19 @@ def embeddings_of_another_target(case: Investigation) -> Iterator[Found]:
     Repair: Serve the head with its own target, or train one on this target's answers.
     Sources: speculators saves embed_tokens with the drafter; `embed_requires_grad` is false by default.
     """
-    from eagle3lab.diagnosis.evidence.rows import likeness
+    from eagle3lab.diagnosis.rows import likeness
 
-    assert case.drafter is not None and case.config is not None
-    weights = case.target_checkpoint is not None and bool(case.target_checkpoint.tensors)
-    if not weights or case.config.raw.get("embed_requires_grad") is True:
+    weights = target.checkpoint is not None and bool(target.checkpoint.tensors)
+    if not weights or config.raw.get("embed_requires_grad") is True:
         raise SkipCheck("the target's weights are not given, or the drafter's embeddings were trained")
-    name = case.tensor("embed_tokens.weight")
-    found = likeness(case.drafter, name, case.target_checkpoint) if name and case.target_checkpoint else None
+    name = tensors.find("embed_tokens.weight")
+    found = likeness(tensors.checkpoint, name, target.checkpoint) if name and target.checkpoint else None
     if found is None:
         raise SkipCheck("there are no two embeddings of the same shape and dtype to compare")
     equal, cosine = found
     if equal >= 0.5 or cosine < 0.5:
         return  # the same ones; or never trained, which is another matter
-    yield Found(
+    yield Finding(
         "The drafter's embeddings are a relative of this target's, not the same",
         (
             seen(
@@ -151,14 +161,172 @@ def embeddings_of_another_target(case: Investigation) -> Iterator[Found]:
 
 
 @check(
+    "E3L-T05",
+    "training.pairing",
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    effect="Ids stand for other tokens than in training.",
+)
+def token_table(folder: DrafterFolder, target: TargetFolder) -> Iterator[Finding]:
+    """The tokenizer beside the drafter is not the target's.
+
+    Seen: Both folders hold a tokenizer, and some tokens have another id or are absent in the target's.
+    Why: The head was trained with another model of the family, or the tokenizer was rebuilt since.
+    Effect: The head proposes ids that mean other tokens to this target.
+    Repair: Serve the head with its own target; tokens that the target has on top do no harm.
+    Sources: transformers `tokenizer.json`: `model.vocab` and `added_tokens`.
+    """
+    from eagle3lab.diagnosis.tokenizer import TOKENIZER, same_table, token_ids
+
+    same = same_table(folder.path, target.path)
+    if same is None:
+        raise SkipCheck("there are no two tokenizers to compare")
+    if same:
+        return
+    own, theirs = token_ids(folder.path), token_ids(target.path)
+    if not own or not theirs:
+        raise SkipCheck("the tokenizers differ in bytes, and one of them lists no tokens")
+    moved = [token for token, at in own.items() if theirs.get(token, at) != at]
+    gone = [token for token in own if token not in theirs]
+    if not moved and not gone:
+        return
+    share = (len(moved) + len(gone)) / len(own)
+    examples = ", ".join(repr(token) for token in (moved + gone)[:4])
+    yield Finding(
+        "The tokenizer beside the drafter is not the target's",
+        (
+            seen(
+                f"of {len(own)} tokens, {len(moved)} have another id in the target and {len(gone)} are absent: "
+                f"{examples}",
+                TOKENIZER,
+            ),
+        ),
+        _ANOTHER,
+        confidence=0.85 if share > 0.01 else 0.5,
+    )
+
+
+@check(
+    "E3L-T06",
+    "training.pairing",
+    severity=Severity.NOTE,
+    impact=Impact.PARTIAL,
+    effect="The head saw other text around each message than it is served with: somewhat fewer drafts are accepted.",
+)
+def template(folder: DrafterFolder, target: TargetFolder) -> Iterator[Finding]:
+    """The chat template beside the drafter is not the target's.
+
+    Seen: Both folders hold a chat template, and the two differ.
+    Why: The template was changed after training, or the head was trained on text without it.
+    Effect: Every answer begins after tokens that the head never saw there; the loss is mostly small.
+    Repair: Serve the template of the training (`--chat-template`), or train on answers in the one being served.
+    Sources: transformers `chat_template.jinja` and `tokenizer_config.json`.
+    """
+    from eagle3lab.diagnosis.tokenizer import chat_template
+
+    own, theirs = chat_template(folder.path), chat_template(target.path)
+    if own is None or theirs is None:
+        raise SkipCheck("there are no two chat templates to compare")
+    if own == theirs:
+        return
+    at = next(
+        (n for n, (a, b) in enumerate(zip(own.split("\n"), theirs.split("\n"), strict=False), 1) if a != b),
+        min(own.count("\n"), theirs.count("\n")) + 2,
+    )
+    yield Finding(
+        "The chat template beside the drafter is not the target's",
+        (seen(f"they first differ in line {at}; {len(own)} against {len(theirs)} characters"),),
+        "Serve the template of the training, or train on answers in the one being served.",
+        confidence=0.5,
+    )
+
+
+@check(
+    "E3L-T07",
+    "training.pairing",
+    after=_WRONG_MAP,
+    severity=Severity.NOTE,
+    impact=Impact.PARTIAL,
+    effect="The last token of each answer is never drafted: one verify step more an answer.",
+)
+def end_of_answer(target: TargetFolder, drafted: DraftedIds) -> Iterator[Finding]:
+    """The draft vocabulary has no token that ends an answer.
+
+    Seen: None of the target's end tokens is among the ids that d2t stands for.
+    Why: The draft vocabulary was counted over text without the chat template.
+    Effect: The head can never propose the end. It costs little by itself; it is a sign of training on other text.
+    Repair: Count the draft vocabulary over answers in the chat template, and train again.
+    Sources: `eos_token_id` of the target's generation_config.json or config.json.
+    """
+    from eagle3lab.diagnosis.tokenizer import end_tokens
+
+    ends = end_tokens(target.path)
+    if not ends:
+        raise SkipCheck("the target names no end token")
+    if any(one in drafted for one in ends):
+        return
+    yield Finding(
+        "The draft vocabulary has no token that ends an answer",
+        (seen(f"the target ends an answer with {', '.join(map(str, ends))}, which d2t never stands for"),),
+        "Count the draft vocabulary over answers in the chat template, and train again.",
+        confidence=0.6,
+    )
+
+
+@check(
+    "E3L-T08",
+    "training.weak",
+    after=_WRONG_MAP,
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    effect="Tokens outside the draft vocabulary are never drafted: each ends a run of accepted drafts.",
+)
+def coverage(text: Text, drafted: DraftedIds, launch: Launch | None) -> Iterator[Finding]:
+    """The draft vocabulary covers too little of the text being served.
+
+    Seen: Of the text given, less than 70 % of the tokens are in the draft vocabulary.
+    Why: The vocabulary was counted over another language or domain, or is too small.
+    Effect: However well the head predicts, its runs of accepted drafts end at the next uncovered token.
+    Repair: Count the draft vocabulary over text like that being served, and train again.
+    Sources: `eagle3lab.vocabulary.coverage`: the accept length that this vocabulary allows at most.
+    """
+    import numpy as np
+
+    from eagle3lab.vocabulary.coverage import measure_coverage
+
+    steps = (launch.steps if launch else None) or 3
+    tokenizer, tokens = text.tokenizer, text.tokens
+    found = measure_coverage(tokens, np.fromiter(drafted, dtype=np.int64), steps)
+    if found.coverage >= _POOR:
+        return
+    limit = found.accept_length_ceiling
+    missing = ", ".join(str(tokenizer.show(int(one)) or one) for one in found.uncovered_ids[:6])
+    yield Finding(
+        f"The draft vocabulary covers {found.coverage:.0%} of the text",
+        (
+            seen(
+                f"{found.covered} of {found.tokens} tokens; the most frequent outside are {missing}",
+                text.name,
+            ),
+            *(
+                [seen(f"with {steps} draft steps the accept length is at most {limit:.2f} on this text")]
+                if limit is not None
+                else []
+            ),
+        ),
+        "Count the draft vocabulary over text like that being served, and train again.",
+        confidence=0.8,
+    )
+
+
+@check(
     "E3L-T01",
     "training.weak",
-    needs=("log",),
     severity=Severity.WARNING,
     impact=Impact.PARTIAL,
     effect="The head is wired right and predicts badly.",
 )
-def weak(case: Investigation) -> Iterator[Found]:
+def weak(log: Log, earlier: Earlier) -> Iterator[Finding]:
     """Wired right, and acceptance decays smoothly from a low start.
 
     Seen: Some drafts are accepted, later positions fall off smoothly, and no other fault explains the loss.
@@ -167,17 +335,16 @@ def weak(case: Investigation) -> Iterator[Found]:
     Repair: Train longer, or on this target's own answers in the template being served.
     Sources: `eagle3lab.acceptance.signature`; fact sheets of the trainers' per-position accuracies.
     """
-    assert case.log is not None
-    observed = case.log.observed
+    observed = log.observed
     if observed.signature not in _WEAK:
         return
-    if any(one.severity is not Severity.NOTE and one.impact is not Impact.NONE for one in case.found):
+    if any(one.severity is not Severity.NOTE and one.impact is not Impact.NONE for one in earlier):
         raise SkipCheck("another finding explains the loss")
     sure = observed.signature == "weak-training"
-    yield Found(
+    yield Finding(
         "The head is wired right as far as can be seen, and predicts badly",
         (
-            seen(observed.reason, case.log.path),
+            seen(observed.reason, log.path),
             *([seen("positions: " + ", ".join(f"{share:.2f}" for share in observed.per_position))]
               if observed.per_position else []),
         ),

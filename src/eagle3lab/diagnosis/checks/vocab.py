@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eagle3lab.diagnosis.checks.base import Found, SkipCheck, check, seen
-from eagle3lab.diagnosis.evidence.investigation import Investigation
-from eagle3lab.diagnosis.evidence.vllm import skipped, vllm_facts
-from eagle3lab.diagnosis.model import Evidence, Impact, Severity
+from eagle3lab.diagnosis.framework import SkipCheck, check
+from eagle3lab.diagnosis.inputs import Algorithm, Config, DraftVocabulary, Engine, Sglang, Tensors
+from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.diagnosis.releases import skipped
+from eagle3lab.engines.extract.vllm import VllmFacts
+from eagle3lab.engines.launch.reading import Launch
 
 if TYPE_CHECKING:
     from eagle3lab.vocabulary.report import TokenMapReport
@@ -18,35 +20,29 @@ _FILES = ("files.unindexed-shard", "files.stale-safetensors")
 _SHIFTED = "Draft ids are translated to other tokens than the head means: nothing but luck is accepted."
 
 
-def _report(case: Investigation, fault: str) -> TokenMapReport | None:
+def _report(vocabulary: DraftVocabulary, fault: str) -> TokenMapReport | None:
     """The analysis of the map if it names this fault."""
-    if case.proven_ids is not None:
+    if vocabulary.proven is not None:
         return None
-    assert case.token_map is not None
-    report = case.token_map.report
+    report = vocabulary.map.report
     return report if report.fault == fault else None
 
 
-def _refuse_whole_head(case: Investigation) -> None:
+def _refuse_whole_head(config: Config) -> None:
     """Skip a head that is whole by its own config: a target with more tokens is another matter than a map."""
-    config = case.config
-    if config is not None and config.draft_vocab_size in (None, config.vocab_size):
+    if config.draft_vocab_size in (None, config.vocab_size):
         raise SkipCheck("the draft vocabulary is not reduced, by the drafter's own config")
 
 
-def _evidence(case: Investigation, report: TokenMapReport) -> tuple[Evidence, ...]:
-    assert case.token_map is not None
-    name = case.token_map.d2t.name if case.token_map.d2t else None
-    return tuple(seen(text, tensor=name) for text in report.evidence)
-
-
-def _found(case: Investigation, report: TokenMapReport, title: str, otherwise: str) -> Found:
+def _found(vocabulary: DraftVocabulary, report: TokenMapReport, title: str, otherwise: str) -> Finding:
+    d2t = vocabulary.map.d2t
+    evidence = tuple(seen(text, tensor=d2t.name if d2t else None) for text in report.evidence)
     fix = f"Write d2t again: {report.repair.reason}." if report.repair else otherwise
-    return Found(title, _evidence(case, report), fix, confidence=report.confidence)
+    return Finding(title, evidence, fix, confidence=report.confidence)
 
 
-@check("E3L-V01", "vocab.absolute", needs=("map",), effect=_SHIFTED)
-def absolute(case: Investigation) -> Iterator[Found]:
+@check("E3L-V01", "vocab.absolute", effect=_SHIFTED)
+def absolute(vocabulary: DraftVocabulary) -> Iterator[Finding]:
     """d2t holds absolute target ids.
 
     Seen: d2t itself lists the tokens that t2d marks, or is the only reading that stays inside the vocabulary.
@@ -55,14 +51,14 @@ def absolute(case: Investigation) -> Iterator[Found]:
     Repair: Subtract arange from d2t, once.
     Sources: SGLang `models/llama_eagle3.py`: hot_token_id = d2t + arange; all trainers write offsets.
     """
-    if report := _report(case, "vocab.absolute"):
+    if report := _report(vocabulary, "vocab.absolute"):
         yield _found(
-            case, report, "d2t holds absolute ids where engines add arange", "Subtract arange from d2t."
+            vocabulary, report, "d2t holds absolute ids where engines add arange", "Subtract arange from d2t."
         )
 
 
-@check("E3L-V02", "vocab.double-offset", needs=("map",), effect=_SHIFTED)
-def double_offset(case: Investigation) -> Iterator[Found]:
+@check("E3L-V02", "vocab.double-offset", effect=_SHIFTED)
+def double_offset(vocabulary: DraftVocabulary) -> Iterator[Finding]:
     """The position was subtracted twice: arange was subtracted from a d2t that already held offsets.
 
     Seen: d2t + 2·arange lists the tokens that t2d marks; d2t + arange repeats or leaves the vocabulary.
@@ -71,20 +67,20 @@ def double_offset(case: Investigation) -> Iterator[Found]:
     Repair: Add arange to d2t, once.
     Sources: The case study; SGLang `models/llama_eagle3.py`.
     """
-    if report := _report(case, "vocab.double-offset"):
-        yield _found(case, report, "arange was subtracted from d2t twice", "Add arange to d2t once.")
+    if report := _report(vocabulary, "vocab.double-offset"):
+        yield _found(vocabulary, report, "arange was subtracted from d2t twice", "Add arange to d2t once.")
 
 
 @check(
     "E3L-V08",
     "vocab.discarded",
-    needs=("launch",),
-    engine="sglang",
     severity=Severity.WARNING,
     impact=Impact.NONE,
     effect="The map given by the option does nothing; the drafter's own is used.",
 )
-def discarded(case: Investigation) -> Iterator[Found]:
+def discarded(
+    launch: Launch, sglang: Sglang, algorithm: Algorithm | None, tensors: Tensors | None
+) -> Iterator[Finding]:
     """A token map given by option is ignored.
 
     Seen: `--speculative-token-map` stands beside `--speculative-algorithm EAGLE3`.
@@ -93,12 +89,11 @@ def discarded(case: Investigation) -> Iterator[Found]:
     Repair: Leave the option out, and store the map in the head as d2t.
     Sources: SGLang `speculative/eagle_worker.py:155-182` (0.5.9): ignored with a warning.
     """
-    assert case.launch is not None
-    if case.algorithm != "EAGLE3":
+    if algorithm != "EAGLE3":
         raise SkipCheck("the algorithm is not EAGLE3")
-    if case.launch.has("speculative-token-map"):
-        lacking = case.drafter is not None and case.tensor("d2t") is None
-        yield Found(
+    if launch.has("speculative-token-map"):
+        lacking = tensors is not None and tensors.find("d2t") is None
+        yield Finding(
             "--speculative-token-map is ignored with EAGLE3",
             (seen("--speculative-token-map is given"),),
             "Leave it out; an EAGLE-3 head's own d2t is used.",
@@ -107,8 +102,8 @@ def discarded(case: Investigation) -> Iterator[Found]:
         )
 
 
-@check("E3L-V03", "vocab.missing", needs=("map",), after=(*_FILES, "vocab.discarded"), effect=_SHIFTED)
-def missing(case: Investigation) -> Iterator[Found]:
+@check("E3L-V03", "vocab.missing", after=(*_FILES, "vocab.discarded"), effect=_SHIFTED)
+def missing(vocabulary: DraftVocabulary, config: Config) -> Iterator[Finding]:
     """The draft vocabulary is reduced and there is no d2t.
 
     Seen: lm_head has fewer rows than the target has tokens, and no tensor is a token map.
@@ -117,18 +112,18 @@ def missing(case: Investigation) -> Iterator[Found]:
     Repair: Store the map that the head was trained with as d2t.
     Sources: SGLang `models/llama_eagle3.py`: hot_token_id stays None; speculators' converter before 0.5.
     """
-    _refuse_whole_head(case)
-    if report := _report(case, "vocab.missing"):
+    _refuse_whole_head(config)
+    if report := _report(vocabulary, "vocab.missing"):
         yield _found(
-            case,
+            vocabulary,
             report,
             "The draft vocabulary is reduced, and there is no d2t",
             "Store the map of the training run as d2t: int64, target id − draft id.",
         )
 
 
-@check("E3L-V04", "vocab.zero", needs=("map",), effect=_SHIFTED)
-def zero(case: Investigation) -> Iterator[Found]:
+@check("E3L-V04", "vocab.zero", effect=_SHIFTED)
+def zero(vocabulary: DraftVocabulary, config: Config) -> Iterator[Finding]:
     """d2t is all zeros although the draft vocabulary is reduced.
 
     Seen: Every entry of d2t is zero, and the target has more tokens than the head has rows.
@@ -137,18 +132,18 @@ def zero(case: Investigation) -> Iterator[Found]:
     Repair: Store the map of the training run.
     Sources: SafeAILab `model/cnets.py:538`; AngelSlim `llama_eagle3.py:560`; ModelOpt `megatron_eagle.py:512`.
     """
-    _refuse_whole_head(case)
-    if report := _report(case, "vocab.zero"):
+    _refuse_whole_head(config)
+    if report := _report(vocabulary, "vocab.zero"):
         yield _found(
-            case,
+            vocabulary,
             report,
             "d2t is all zeros: the mapping was never filled in",
             "Store the map of the training run as d2t: int64, target id − draft id.",
         )
 
 
-@check("E3L-V05", "vocab.range", needs=("map",), effect=_SHIFTED)
-def out_of_range(case: Investigation) -> Iterator[Found]:
+@check("E3L-V05", "vocab.range", effect=_SHIFTED)
+def out_of_range(vocabulary: DraftVocabulary) -> Iterator[Finding]:
     """d2t + arange leaves the vocabulary or repeats a token.
 
     Seen: The ids that an engine computes are not distinct tokens of the target, and no other reading explains it.
@@ -157,17 +152,17 @@ def out_of_range(case: Investigation) -> Iterator[Found]:
     Repair: Store the map of the run that trained this head, for this target's tokenizer.
     Sources: SGLang `layers/vocab_parallel_embedding.py:472-493` (0.5.9).
     """
-    if report := _report(case, "vocab.range"):
+    if report := _report(vocabulary, "vocab.range"):
         yield _found(
-            case,
+            vocabulary,
             report,
             "The ids that engines compute are not distinct tokens of the target",
             "Store the map of the run that trained this head, for this target's tokenizer.",
         )
 
 
-@check("E3L-V06", "vocab.dtype", needs=("map",), effect=_SHIFTED)
-def dtype(case: Investigation) -> Iterator[Found]:
+@check("E3L-V06", "vocab.dtype", effect=_SHIFTED)
+def dtype(vocabulary: DraftVocabulary) -> Iterator[Finding]:
     """d2t is not a tensor of integers.
 
     Seen: d2t is stored as a float; bf16 has eight bits of mantissa, so offsets above 256 are rounded.
@@ -176,20 +171,21 @@ def dtype(case: Investigation) -> Iterator[Found]:
     Repair: Store the original integers; rounded ones can be recovered from t2d only.
     Sources: SGLang `models/llama_eagle3.py`.
     """
-    if report := _report(case, "vocab.dtype"):
+    if report := _report(vocabulary, "vocab.dtype"):
         yield _found(
-            case, report, "d2t is not a tensor of integers", "Store d2t as int64, from before the cast."
+            vocabulary, report, "d2t is not a tensor of integers", "Store d2t as int64, from before the cast."
         )
 
 
 @check(
     "E3L-V07",
     "vocab.t2d",
-    needs=("map",),
     severity=Severity.WARNING,
     effect="If the head belongs to t2d's vocabulary, most rows stand for other tokens than d2t says.",
 )
-def disagreement(case: Investigation) -> Iterator[Found]:
+def disagreement(
+    vocabulary: DraftVocabulary, vllm: VllmFacts | None, engine: Engine | None
+) -> Iterator[Finding]:
     """t2d and d2t describe different draft vocabularies.
 
     Seen: The tokens that t2d marks and those that d2t names are two different sets.
@@ -200,30 +196,21 @@ def disagreement(case: Investigation) -> Iterator[Found]:
     Sources: SpecForge `compact_teacher.py:217`: nonzero(t2d) == d2t + arange. vLLM `models/llama_eagle3.py`: t2d is
         skipped; measured on 0.32.0, the accept length is that of the head with its own t2d.
     """
-    if report := _report(case, "vocab.t2d"):
+    if report := _report(vocabulary, "vocab.t2d"):
         found = _found(
-            case,
+            vocabulary,
             report,
             "t2d and d2t describe different draft vocabularies",
             "Take d2t, t2d and lm_head from the same training run.",
         )
-        aside = _left_aside(case)
-        if aside is None:
+        rule = skipped(vllm, "t2d") if vllm else None
+        if rule is None:
             yield found
         else:
             yield replace(
                 found,
-                evidence=(*found.evidence, seen(f"{case.engine} does not read t2d ({aside})")),
+                evidence=(*found.evidence, seen(f"{engine} does not read t2d ({rule.source})")),
                 severity=Severity.NOTE,
                 impact=Impact.NONE,
                 effect="None by itself; if the head belongs to t2d's vocabulary, its rows stand for other tokens.",
             )
-
-
-def _left_aside(case: Investigation) -> str | None:
-    """Where vLLM skips t2d; None on another engine, or where it is not known to."""
-    if case.engine is None or case.engine.kind != "vllm":
-        return None
-    facts = vllm_facts(case.engine)
-    rule = skipped(facts, "t2d") if facts else None
-    return None if rule is None else str(rule.source)

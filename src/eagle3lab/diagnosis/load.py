@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from eagle3lab.errors import InputError
-
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import DrafterConfig, TensorInfo
     from eagle3lab.engines.facts import ConstructionRule, EngineFacts
@@ -56,6 +54,17 @@ class Load:
         if self.rejected is not None:
             return ()
         return tuple(one for one in self.plan.parameters if one.status in _EMPTY)
+
+    @property
+    def kind(self) -> str:
+        """The engine: "sglang" or "vllm"."""
+        return self.plan.engine.partition("==")[0]
+
+    @property
+    def stops_at_a_name(self) -> bool:
+        """Whether it is the name of a tensor that stops the engine, and not its shape."""
+        stopped = self.rejected
+        return stopped is not None and (stopped.parameter is None or stopped.exception == "KeyError")
 
     @property
     def dropped(self) -> tuple[TensorPlan, ...]:
@@ -150,13 +159,3 @@ def _put_right(config: DrafterConfig, tp: int, rule: str, layers: int) -> tuple[
 
 def _with(config: DrafterConfig, **fields: Any) -> DrafterConfig:
     return replace(config, raw={**config.raw, **fields}, **fields)
-
-
-def simulated(
-    config: DrafterConfig, tensors: tuple[TensorInfo, ...], facts: EngineFacts, tp: int, layers: int
-) -> tuple[Load | None, str]:
-    """The same, with the reason in place of the load where it cannot be simulated."""
-    try:
-        return simulate(config, tensors, facts, tp, layers), ""
-    except InputError as error:
-        return None, error.problem

@@ -198,7 +198,7 @@ def _rank(line: str) -> str:
 
 @cache
 def _crashes() -> list[dict[str, Any]]:
-    text = Path(__file__).parents[1].joinpath("crashes.toml").read_text("utf-8")
+    text = Path(__file__).with_name("crashes.toml").read_text("utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["crash"]
     return rows
 

@@ -1,4 +1,4 @@
-"""The first later release that does something: what a repair by another release comes to."""
+"""What other releases would do: the first that knows something, and how vLLM's drafters are named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eagle3lab.engines.extract.model import ReleaseFacts
+    from eagle3lab.engines.extract.vllm import VllmFacts
+    from eagle3lab.engines.facts.names import Special
 
 
 def first_release(after: str, holds: Callable[[ReleaseFacts], bool], kind: str = "sglang") -> str | None:
@@ -29,3 +31,19 @@ def takes_name(facts: ReleaseFacts, name: str) -> bool:
         return False
     parameters = {one.name.replace("{layer}", "0").replace("{aux}", "0") for one in facts.parameters}
     return route(name, facts.names, parameters).parameter is not None
+
+
+def eagle3_architectures(facts: VllmFacts) -> tuple[str, ...]:
+    """The names in `architectures` that lead to an EAGLE-3 class, those of the usual class first.
+
+    vLLM puts "Eagle3" in front of a name that neither begins nor ends so: bare names of base models are among them.
+    """
+    classes = [one.drafter for one in facts.classes()] or ([facts.drafter] if facts.drafter else [])
+    names = (name for one in classes for name in one.architectures)
+    return tuple(dict.fromkeys((*names, *facts.undescribed)))
+
+
+def skipped(facts: VllmFacts, name: str) -> Special | None:
+    """The rule by which the release leaves a tensor of this name aside; None if it does not."""
+    special = facts.names.special if facts.names else ()
+    return next((one for one in special if one.effect == "skipped" and one.matches(name)), None)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
-from eagle3lab.checkpoint.dialects import speculators_config
+from eagle3lab.checkpoint.config import speculators_config
 from eagle3lab.errors import InputError
 from lab.reference import Target
 

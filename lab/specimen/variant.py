@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.checkpoint import Checkpoint
-from eagle3lab.checkpoint.dialects import flat_config
-from eagle3lab.checkpoint.writer import Part, TensorToWrite, stored_parts, write_safetensors
+from eagle3lab.checkpoint.config import flat_config
+from eagle3lab.checkpoint.safetensors import Part, TensorToWrite, stored_parts, write_safetensors
 from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:

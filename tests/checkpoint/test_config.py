@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eagle3lab.checkpoint import DrafterConfig, open_checkpoint
-from eagle3lab.checkpoint.config_fields import FIELDS
+from eagle3lab.checkpoint.config import FIELDS
 from eagle3lab.errors import InputError
 from tests.checkpoint.handmade import CONFIG, write
 

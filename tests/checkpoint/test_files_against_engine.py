@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.checkpoint.files import find_files
+from eagle3lab.checkpoint.store import find_files
 from eagle3lab.errors import InputError
 from tests.checkpoint.handmade import write
 from tests.support.project import ROOT

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.checkpoint.safetensors_header import LARGEST_HEADER, read_header
+from eagle3lab.checkpoint.safetensors import LARGEST_HEADER, read_header
 from eagle3lab.errors import InputError
 from tests.checkpoint.handmade import entry, raw_safetensors, small_safetensors
 

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.checkpoint.blocks import BLOCK
-from eagle3lab.checkpoint.spectrum import sample_spectrum, spectrum_of
-from eagle3lab.checkpoint.statistics import SEGMENT_BYTES, TensorStatistics, tensor_statistics
+from eagle3lab.checkpoint.statistics import BLOCK, SEGMENT_BYTES, TensorStatistics, tensor_statistics
+from eagle3lab.checkpoint.training_state import sample_spectrum, spectrum_of
 from eagle3lab.errors import InputError
 from tests.checkpoint.handmade import entry, raw_safetensors
 from tests.support.make_case import safetensors_bytes

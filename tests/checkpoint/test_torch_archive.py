@@ -168,7 +168,21 @@ BAD_PICKLES: dict[str, tuple[bytes, str]] = {
         "reaches beyond the end of its storage",
     ),
     "shape and strides differ in length": (tensor_pickle(strides=b")"), "are not sizes"),
-    "shape is a string": (tensor_pickle(shape=b"X\x01\0\0\0a"), "are not sizes"),
+    "shape is a string": (tensor_pickle(shape=b"X\x01\0\0\0a"), "malformed"),
+    # A thousand entries, and a thousand copies of them: a megabyte of opcodes would become gigabytes.
+    "copies of a size": (
+        one(b"](" + b"K\x01" * 1000 + b"eq\x000ctorch\nSize\nq\x01" + b"0h\x01h\x00\x85R" * 1000),
+        "unpacks to more than it holds",
+    ),
+    "copies of a dictionary": (
+        one(
+            b"]("
+            + b"K\x01K\x02\x86" * 1000
+            + b"eq\x000ccollections\nOrderedDict\nq\x01"
+            + b"0h\x01h\x00\x85R" * 1000
+        ),
+        "unpacks to more than it holds",
+    ),
     "shape overflows": (tensor_pickle(shape=b"\x8a\xff" + b"\x7f" * 255 + b"\x85"), "reaches beyond"),
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.checkpoint.writer import (
+from eagle3lab.checkpoint.safetensors import (
     FileRange,
     TensorToWrite,
     stored_parts,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eagle3lab.checkpoint.writer import TensorToWrite, write_safetensors
+from eagle3lab.checkpoint.safetensors import TensorToWrite, write_safetensors
 from eagle3lab.errors import InputError
 from eagle3lab.repair import JOURNAL, undo_repair, write_repair
 from tests.repair.heads import OLD, drafter, hashes, plan, specforge

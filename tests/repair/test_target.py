@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.checkpoint.writer import TensorToWrite, write_safetensors
+from eagle3lab.checkpoint.safetensors import TensorToWrite, write_safetensors
 from eagle3lab.repair import undo_repair, write_repair
 from lab.specimen.variant import write_variant
 from tests.repair.heads import NEW, OLD, faults, hashes, plan, refused, specforge

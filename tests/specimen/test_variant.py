@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
-from eagle3lab.checkpoint.dialects import flat_config
+from eagle3lab.checkpoint.config import flat_config
 from eagle3lab.errors import InputError
 from lab.specimen.variant import write_flat, write_variant
 from tests.support.make_case import materialise

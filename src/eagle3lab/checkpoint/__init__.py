@@ -5,8 +5,7 @@ judgements are in `eagle3lab.checkpoint.statistics`, `.training_state` and `.pro
 """
 
 from eagle3lab.checkpoint.config import DrafterConfig
-from eagle3lab.checkpoint.files import FileSet, IgnoredFile
-from eagle3lab.checkpoint.store import Checkpoint, open_checkpoint
+from eagle3lab.checkpoint.store import Checkpoint, FileSet, IgnoredFile, open_checkpoint
 from eagle3lab.checkpoint.tensors import TensorInfo
 
 __all__ = ["Checkpoint", "DrafterConfig", "FileSet", "IgnoredFile", "TensorInfo", "open_checkpoint"]

@@ -14,7 +14,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from eagle3lab.checkpoint.config_fields import MODELOPT_KEYS
+from eagle3lab.checkpoint.config import MODELOPT_KEYS
 from eagle3lab.checkpoint.store import Checkpoint
 from eagle3lab.errors import InputError
 

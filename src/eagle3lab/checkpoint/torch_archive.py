@@ -1,22 +1,256 @@
 """The contents of a torch checkpoint (`torch.save`, zip format), listed without torch and never executed.
 
 A `.bin` or `.pt` of torch ≥ 1.6 is a zip archive of uncompressed members: `<top>/data.pkl` describes the
-object, `<top>/data/<key>` holds the bytes of one storage each. `eagle3lab.checkpoint.state_dict_pickle` reads
+object, `<top>/data/<key>` holds the bytes of one storage each. `eagle3lab.checkpoint.torch_archive` reads
 the first; the second stay on disk.
+
+The pickle inside is read without executing anything: Python's own unpickler calls whatever the file names, and this
+one only makes inert records of it. Everything that a state dict does not need is refused with its name.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import struct
 import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any, ClassVar
 
-from eagle3lab.checkpoint.state_dict_pickle import StoredTensor, UnsafePickleError, read_state_dict_pickle
 from eagle3lab.checkpoint.tensors import DTYPE_BITS, LARGEST_RANK, LARGEST_SIZE, TensorInfo
 from eagle3lab.errors import InputError
+
+# The storage classes of `torch` and the dtype each one holds.
+STORAGE_DTYPES = {
+    "BFloat16Storage": "BF16",
+    "BoolStorage": "BOOL",
+    "ByteStorage": "U8",
+    "CharStorage": "I8",
+    "ComplexFloatStorage": "C64",
+    "DoubleStorage": "F64",
+    "FloatStorage": "F32",
+    "HalfStorage": "F16",
+    "IntStorage": "I32",
+    "LongStorage": "I64",
+    "ShortStorage": "I16",
+}
+# dtypes that are pickled as globals, beside an untyped storage.
+TORCH_DTYPES = {
+    "bfloat16": "BF16",
+    "bool": "BOOL",
+    "complex64": "C64",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "int8": "I8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "uint8": "U8",
+}
+_ORDERED_DICT = "collections.OrderedDict"
+_SIZE = "torch.Size"
+_REBUILD_TENSOR = {"torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3"}
+_REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
+_UNTYPED_STORAGE = "torch.storage.UntypedStorage"
+_ALLOWED = {
+    _UNTYPED_STORAGE,
+    _ORDERED_DICT,
+    _SIZE,
+    _REBUILD_PARAMETER,
+    *_REBUILD_TENSOR,
+    *(f"torch.{name}" for name in STORAGE_DTYPES),
+    *(f"torch.{name}" for name in TORCH_DTYPES),
+}
+
+
+class UnsafePickleError(Exception):
+    """The pickle asks for something that a state dict does not need; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A name the pickle referred to; never imported."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A reference to the zip member `data/<key>`.
+
+    Attributes:
+        dtype: The dtype of a typed storage, None for an untyped one.
+        key: The member's name.
+        size: Elements of a typed storage, bytes of an untyped one.
+    """
+
+    dtype: str | None
+    key: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A view into a storage; `offset` and `strides` count elements, as torch's do."""
+
+    storage: Storage
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def read_state_dict_pickle(data: bytes) -> object:
+    """The object in `data`, built from dicts, lists, tuples, strings, numbers and `StoredTensor`s.
+
+    Raises:
+        UnsafePickleError: An opcode, a global or a call that a state dict does not need, or a malformed
+            stream.
+    """
+    machine = _StateDict(data)
+    try:
+        value: object = machine.load()
+    except EOFError:
+        raise UnsafePickleError("the pickle ends in the middle") from None
+    except (
+        AttributeError, IndexError, KeyError, OverflowError, pickle.UnpicklingError, struct.error, TypeError,
+        ValueError,
+    ) as error:  # fmt: skip
+        raise UnsafePickleError(f"the pickle is malformed ({type(error).__name__}: {error})") from None
+    if machine.stack:
+        raise UnsafePickleError("the pickle ends with an unbalanced stack")
+    return value
+
+
+class _Opcodes(dict[int, Any]):
+    """Opcode → what reads it."""
+
+    def __missing__(self, opcode: int) -> Any:
+        raise UnsafePickleError(f"the pickle uses opcode {bytes([opcode])!r}, which no state dict needs")
+
+
+class _StateDict(pickle._Unpickler):
+    """Python's own machine for pickles, reduced to the opcodes of a state dict, its names never looked up.
+
+    A global is only ever a `Global`, and calling one only ever makes one of the inert records above.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = _Opcodes(
+        (opcode, pickle._Unpickler.dispatch[opcode])
+        for opcode in b"\x80\x95(0N\x88\x89KMJ\x8aGX\x8c\x8d}])t\x85\x86\x87aeqr\x94hjc\x93Q."
+    )
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self.stack: list[Any] = []
+        # What is unpacked a second time: a small pickle must not become a large object.
+        self.room = len(data)
+
+    def copied(self, items: Any) -> tuple[Any, ...]:
+        """The items of a tuple or list; all copies together are at most as many as the pickle has bytes."""
+        if not isinstance(items, tuple | list):
+            raise TypeError("a sequence was due")
+        self.room -= len(items)
+        if self.room < 0:
+            raise UnsafePickleError("the pickle unpacks to more than it holds")
+        return tuple(items)
+
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        if full not in _ALLOWED:
+            raise UnsafePickleError(f"the pickle refers to {full}, which no state dict needs")
+        return Global(full)
+
+    def persistent_load(self, reference: Any) -> Storage:
+        if not (isinstance(reference, tuple) and len(reference) == 5 and reference[0] == "storage"):
+            raise UnsafePickleError("the pickle refers to something other than a tensor storage")
+        _, kind, key, _location, size = reference
+        if not (isinstance(kind, Global) and isinstance(key, str) and type(size) is int and size >= 0):
+            raise UnsafePickleError("the pickle refers to a malformed tensor storage")
+        if kind.name == _UNTYPED_STORAGE:
+            return Storage(None, key, size)
+        return Storage(STORAGE_DTYPES[kind.name.removeprefix("torch.")], key, size)
+
+    def set_items(self, items: Sequence[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, dict) or len(items) % 2:
+            raise UnsafePickleError("the pickle is malformed (a dictionary was due)")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            # Only flat keys: hashing a deeply nested tuple would recurse without bound.
+            if not isinstance(key, str | int):
+                raise UnsafePickleError(f"the pickle uses a {type(key).__name__} as a dictionary key")
+            target[key] = value
+
+    def set_one(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.set_items((key, value))
+
+    def set_many(self) -> None:
+        self.set_items(self.pop_mark())  # type: ignore[attr-defined]
+
+    def call(self) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        name = function.name if isinstance(function, Global) else "a value"
+        made: object
+        if name in _REBUILD_TENSOR:
+            made = _tensor(name, arguments, self.copied)
+        elif name == _REBUILD_PARAMETER:
+            made = arguments[0]
+            if not isinstance(made, StoredTensor):
+                raise UnsafePickleError("the pickle holds a parameter without a tensor")
+        elif name == _SIZE:
+            [sizes] = arguments
+            made = self.copied(sizes)
+        elif name == _ORDERED_DICT:
+            made = {}
+        else:
+            raise UnsafePickleError(f"the pickle calls {name}, which no state dict needs")
+        self.stack.append(made)
+        if name == _ORDERED_DICT and arguments:
+            pairs = [self.copied(pair) for pair in self.copied(arguments[0])]
+            self.set_items([item for key, value in pairs for item in (key, value)])
+
+    def build(self) -> None:
+        """State put onto an object: only the `_metadata` that a state dict's OrderedDict carries."""
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], dict) or not isinstance(state, dict) or set(state) - {"_metadata"}:
+            raise UnsafePickleError("the pickle sets attributes on an object")
+
+    dispatch |= {ord("s"): set_one, ord("u"): set_many, ord("R"): call, ord("b"): build}
+
+
+def _tensor(
+    function: str, arguments: tuple[Any, ...], copied: Callable[[Any], tuple[Any, ...]]
+) -> StoredTensor:
+    """The arguments are (storage, offset, size, stride, requires_grad, hooks[, dtype for v3][, metadata])."""
+    if len(arguments) < 4:
+        raise UnsafePickleError("the pickle is malformed (a tensor without its shape)")
+    storage, offset = arguments[:2]
+    shape, strides = copied(arguments[2]), copied(arguments[3])
+    dtype = storage.dtype if isinstance(storage, Storage) else None
+    if function.endswith("_v3"):
+        kind = arguments[6] if len(arguments) > 6 else None
+        dtype = TORCH_DTYPES.get(kind.name.removeprefix("torch.")) if isinstance(kind, Global) else None
+    if not isinstance(storage, Storage) or dtype is None:
+        raise UnsafePickleError("the pickle holds a tensor without a storage or dtype")
+    sizes = (offset, *shape, *strides)
+    if not all(type(size) is int and size >= 0 for size in sizes) or len(shape) != len(strides):
+        raise UnsafePickleError("the pickle holds a tensor whose offset, shape or strides are not sizes")
+    return StoredTensor(storage, dtype, offset, shape, strides)
+
 
 LARGEST_PICKLE = 64 * 2**20  # bytes; a state dict of 100,000 tensors needs a quarter of it
 _RESAVE = "Load it where you trust it and save it again with torch.save, or as safetensors."

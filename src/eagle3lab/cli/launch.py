@@ -114,8 +114,8 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     Raises:
         InputError: There is none, or it is no JSON object.
     """
-    from eagle3lab.checkpoint.files import CONFIG_FILE, safe_file
     from eagle3lab.checkpoint.json_input import read_json_object
+    from eagle3lab.checkpoint.store import CONFIG_FILE, safe_file
     from eagle3lab.errors import InputError
 
     if not folder.is_dir():

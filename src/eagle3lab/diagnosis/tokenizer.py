@@ -6,8 +6,8 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
-from eagle3lab.checkpoint.files import CONFIG_FILE, safe_file
 from eagle3lab.checkpoint.json_input import read_json_object
+from eagle3lab.checkpoint.store import CONFIG_FILE, safe_file
 from eagle3lab.errors import InputError
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from eagle3lab.checkpoint.config import ABSENT
-from eagle3lab.checkpoint.dialects import flat_config
+from eagle3lab.checkpoint.config import ABSENT, flat_config
 from eagle3lab.engines.capture import TOP_LEVEL
 from eagle3lab.repair.model import Change, ConfigEdit
 from eagle3lab.text import printable

@@ -50,7 +50,7 @@ class Held:
         """As `Checkpoint.read_stored` gives them."""
         import numpy as np
 
-        from eagle3lab.checkpoint.values import STORED_AS
+        from eagle3lab.checkpoint.tensors import STORED_AS
 
         return np.frombuffer(self.data, STORED_AS[info.dtype]).reshape(info.shape)
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eagle3lab.checkpoint.files import safe_file
-from eagle3lab.checkpoint.writer import FileRange, write_error, write_parts
+from eagle3lab.checkpoint.safetensors import FileRange, write_error, write_parts
+from eagle3lab.checkpoint.store import safe_file
 from eagle3lab.errors import InputError
 
 _MARK = ".eagle3lab-"

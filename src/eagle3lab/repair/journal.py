@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from eagle3lab.checkpoint.files import safe_file
 from eagle3lab.checkpoint.json_input import read_json_object
-from eagle3lab.checkpoint.writer import FileRange, Part, write_parts
+from eagle3lab.checkpoint.safetensors import FileRange, Part, write_parts
+from eagle3lab.checkpoint.store import safe_file
 from eagle3lab.errors import InputError
 from eagle3lab.repair.folder import atomic_folder, carry, check_out, list_folder, plain_mode
 from eagle3lab.repair.model import packed

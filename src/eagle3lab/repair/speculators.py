@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from eagle3lab.checkpoint.dialects import speculators_config
+from eagle3lab.checkpoint.config import speculators_config
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.facts import Switch
 from eagle3lab.engines.release import newest_release, parse_release, releases

@@ -9,8 +9,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from eagle3lab.checkpoint.files import INDEX_FILE, safe_file
-from eagle3lab.checkpoint.safetensors_header import read_header
+from eagle3lab.checkpoint.safetensors import read_header
+from eagle3lab.checkpoint.store import INDEX_FILE, safe_file
 from eagle3lab.checkpoint.tensors import DTYPE_BITS
 from eagle3lab.engines.loading.names import route
 from eagle3lab.engines.target import read_target

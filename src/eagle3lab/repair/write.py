@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3lab import __version__
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.checkpoint.files import CONFIG_FILE, INDEX_FILE
 from eagle3lab.checkpoint.json_input import LARGEST_JSON_FILE, read_json_object
+from eagle3lab.checkpoint.safetensors import TensorToWrite, stored_parts, write_parts, write_safetensors
+from eagle3lab.checkpoint.store import CONFIG_FILE, INDEX_FILE
 from eagle3lab.checkpoint.tensors import DTYPE_BITS
-from eagle3lab.checkpoint.writer import TensorToWrite, stored_parts, write_parts, write_safetensors
 from eagle3lab.engines.loading import differences, simulate_load
 from eagle3lab.errors import Eagle3labError, InputError
 from eagle3lab.repair.folder import atomic_folder, carry, check_out, list_folder, plain_mode
@@ -182,7 +182,7 @@ class _Writer:
     def _metadata(self, name: str) -> dict[str, str]:
         if self._checkpoint.files.format != "safetensors":
             return {"format": "pt"}
-        from eagle3lab.checkpoint.safetensors_header import read_header
+        from eagle3lab.checkpoint.safetensors import read_header
 
         return read_header(self._root / name, name).metadata or {"format": "pt"}
 

@@ -219,9 +219,8 @@ def embeddings_of_its_own(config: Config, tensors: Tensors, engine: Engine) -> I
             raise SkipCheck("the embeddings are too large to be judged in passing; eagle3lab inspect does it")
         from functools import partial
 
-        from eagle3lab.checkpoint.spectrum import sample_spectrum
         from eagle3lab.checkpoint.statistics import tensor_statistics
-        from eagle3lab.checkpoint.training_state import judge_tensor
+        from eagle3lab.checkpoint.training_state import judge_tensor, sample_spectrum
 
         measured = tensor_statistics(tensors.checkpoint, [name]).get(name)
         judged = judge_tensor(

@@ -229,7 +229,7 @@ def _target_folder(given: Given) -> TargetFolder | Missing:
 @provider
 def _target(folder: TargetFolder) -> Target | Missing:
     """The target's config, also where its weights are damaged or incomplete: it says enough for most checks."""
-    from eagle3lab.checkpoint.files import CONFIG_FILE
+    from eagle3lab.checkpoint.store import CONFIG_FILE
     from eagle3lab.diagnosis.tokenizer import read_json
 
     raw = folder.checkpoint.raw_config if folder.checkpoint else read_json(folder.path, CONFIG_FILE)

@@ -320,8 +320,7 @@ def differences(read: Checkpoint, hidden: str) -> list[str]:
 
 def _open(read: Checkpoint, hidden: str) -> Checkpoint | None:
     from eagle3lab.checkpoint import Checkpoint, FileSet
-    from eagle3lab.checkpoint.files import safe_file
-    from eagle3lab.checkpoint.store import Contents
+    from eagle3lab.checkpoint.store import Contents, safe_file
     from eagle3lab.checkpoint.torch_archive import read_archive
 
     root = Path(read.path).resolve()

@@ -18,13 +18,15 @@ from tests.acceptance.test_cli import case_study
 pytest.importorskip("plotly")
 
 from eagle3lab.acceptance.points import POINTS, points_over_time
-from eagle3lab.figures.acceptance import comparison_figure, over_time_figure, per_position_figure
-from eagle3lab.figures.acceptance_runs import (
+from eagle3lab.figures.acceptance import (
     change_figure,
     change_table,
+    comparison_figure,
     distribution_figure,
     distribution_table,
+    over_time_figure,
     over_time_table,
+    per_position_figure,
     per_position_table,
     runs_table,
 )

@@ -13,11 +13,10 @@ from eagle3lab.checkpoint.statistics import tensor_statistics
 from eagle3lab.checkpoint.training_state import judge_training
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.loading import simulate_load
-from eagle3lab.figures.key_map import key_map_figure, key_matrix_figure
-from eagle3lab.figures.names import short_names
-from eagle3lab.figures.rate import rate_figure
-from eagle3lab.figures.rows import cosine_figure
-from eagle3lab.figures.weights import weights_figure
+from eagle3lab.figures.acceptance import rate_figure
+from eagle3lab.figures.checkpoint import key_map_figure, key_matrix_figure, weights_figure
+from eagle3lab.figures.theme import short_names
+from eagle3lab.figures.vocabulary import cosine_figure
 from eagle3lab.vocabulary.target_rows import RowComparison
 from tests.support.make_case import materialise
 from tests.support.project import ROOT

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.figures.before_after import before_after_figure
-from eagle3lab.figures.boundary import boundary_figure, state_of
-from eagle3lab.figures.captured import captured_figure
+from eagle3lab.figures.acceptance import before_after_figure
+from eagle3lab.figures.boundary import boundary_figure, captured_figure, state_of
 from eagle3lab.serving.account import Counts, Crossing, Measurement, Seen
 
 H = 64

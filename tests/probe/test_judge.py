@@ -27,7 +27,7 @@ from eagle3lab.serving.guard.judge import judge_start, judge_steps, speak
 from eagle3lab.serving.hooks import Refused
 from eagle3lab.serving.probe import Settings
 from eagle3lab.serving.probe.recorder import Recorder
-from eagle3lab.vocabulary import MapKind
+from eagle3lab.vocabulary.kinds import MapKind
 
 ATTACHED = Attached(
     time=0, schema_version=SCHEMA_VERSION, release="0.5.9", pid=1, tp_rank=0, tp_size=1, dp_rank=None, ways=[],

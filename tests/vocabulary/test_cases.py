@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
-from eagle3lab.vocabulary import MapKind, read_token_map
+from eagle3lab.vocabulary.kinds import MapKind
+from eagle3lab.vocabulary.source import read_token_map
 from tests.support.make_case import materialise
 
 CASES = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.vocabulary import measure_coverage
+from eagle3lab.vocabulary.coverage import measure_coverage
 
 
 def by_hand(text: list[int], kept: set[int], steps: int) -> tuple[float | None, int]:

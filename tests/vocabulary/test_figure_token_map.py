@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eagle3lab.vocabulary import analyse_token_map, measure_coverage
+from eagle3lab.vocabulary.coverage import measure_coverage
+from eagle3lab.vocabulary.token_map import analyse_token_map
 from tests.vocabulary.maps import kept_tokens, mask, stored, with_repeats
 
 pytest.importorskip("plotly")
-from eagle3lab.figures.token_map import POINTS, coverage_figure, map_figure, readings_figure
+from eagle3lab.figures.vocabulary import POINTS, coverage_figure, map_figure, readings_figure
 
 V, D = 128_256, 32_000
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.vocabulary import MapKind, analyse_token_map
+from eagle3lab.vocabulary.kinds import MapKind
 from eagle3lab.vocabulary.readings import collisions, read_as, surprise
+from eagle3lab.vocabulary.token_map import analyse_token_map
 from tests.vocabulary.maps import kept_tokens, mask, stored, with_repeats
 
 NOT_ACCUSED = {MapKind.OFFSETS, MapKind.ZERO_BY_RIGHT, MapKind.UNDECIDED}

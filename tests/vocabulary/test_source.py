@@ -10,8 +10,9 @@ import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.errors import InputError
-from eagle3lab.vocabulary import MapKind, TargetTokenizer, read_token_map, target_vocab_size
-from eagle3lab.vocabulary.tokens import read_text
+from eagle3lab.vocabulary.coverage import TargetTokenizer, read_text
+from eagle3lab.vocabulary.kinds import MapKind
+from eagle3lab.vocabulary.source import read_token_map, target_vocab_size
 from tests.vocabulary.drafters import HOSTILE, IDS, drafter, plain_drafter, target
 
 OFFSETS = (IDS - np.arange(6), "I64")
@@ -152,13 +153,3 @@ def test_texts_that_cannot_be_used(content: bytes, problem: str, tmp_path: Path)
         read_text(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_text(tmp_path / "absent.txt")
-
-
-def test_the_package_offers_what_it_says() -> None:
-    import eagle3lab.vocabulary as package
-
-    assert {name: getattr(package, name).__name__ for name in package.__all__} == {
-        n: n for n in package.__all__
-    }
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = package.nothing

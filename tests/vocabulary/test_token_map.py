@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eagle3lab.vocabulary import MapKind, analyse_token_map
+from eagle3lab.vocabulary.kinds import MapKind
+from eagle3lab.vocabulary.token_map import analyse_token_map
 from tests.vocabulary.maps import kept_tokens, mask, stored, with_repeats
 
 V, D = 2374, 500

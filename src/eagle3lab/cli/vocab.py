@@ -27,10 +27,9 @@ def vocab(
     """Say what the token map (d2t) holds and whether engines get the intended tokens from it."""
     from eagle3lab.checkpoint import open_checkpoint
     from eagle3lab.errors import InputError
-    from eagle3lab.vocabulary.coverage import measure_coverage
+    from eagle3lab.vocabulary.coverage import TOKENIZER_FILE, TargetTokenizer, measure_coverage, read_text
     from eagle3lab.vocabulary.source import read_token_map, target_vocab_size
     from eagle3lab.vocabulary.summary import as_json, as_text
-    from eagle3lab.vocabulary.tokens import TOKENIZER_FILE, TargetTokenizer, read_text
 
     token_map = read_token_map(open_checkpoint(path), target_vocab_size(target) if target else None)
     folder = target or path

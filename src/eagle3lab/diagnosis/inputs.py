@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from eagle3lab.engines.extract.vllm import VllmFacts
     from eagle3lab.engines.facts import EngineFacts
     from eagle3lab.engines.launch.reading import Launch
-    from eagle3lab.vocabulary import TokenMap
+    from eagle3lab.vocabulary.coverage import TargetTokenizer
     from eagle3lab.vocabulary.readings import Ids
-    from eagle3lab.vocabulary.tokens import TargetTokenizer
+    from eagle3lab.vocabulary.source import TokenMap
 
 # Inputs that are another module's type, under the name by which checks ask for them.
 Config: TypeAlias = "DrafterConfig"
@@ -405,7 +405,7 @@ class Text:
 def _text(given: Given) -> Text | Missing:
     if given.text is None:
         return Missing("no text given")
-    from eagle3lab.vocabulary.tokens import TargetTokenizer, read_text
+    from eagle3lab.vocabulary.coverage import TargetTokenizer, read_text
 
     place = given.target or given.drafter
     if place is None:

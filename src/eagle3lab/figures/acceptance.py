@@ -1,15 +1,19 @@
-"""Acceptance over time, by draft position, and of several servers side by side."""
+"""Acceptance drawn: by position, over time, of several runs, before and after, and what a rate can mean."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+import numpy as np
 import plotly.graph_objects as go
 
-from eagle3lab.acceptance.points import Point, has_times, points_over_time
+from eagle3lab.acceptance.comparison import Comparison
+from eagle3lab.acceptance.formulas import NONE, formula_of, printed_rate
+from eagle3lab.acceptance.points import Point, by_position, distribution, has_times, points_over_time
 from eagle3lab.acceptance.report import AcceptanceReport, ServerReport
+from eagle3lab.engines.release import parse_release
 from eagle3lab.figures.theme import BAD, GOOD, GRID, NEUTRAL, PALETTE, figure
 
 NOTHING = "nothing accepted"
@@ -162,3 +166,226 @@ def _difference(server: ServerReport) -> str:
     if previous is None or not math.isfinite(previous.low):
         return f"{length.mean:.2f}"
     return f"{length.mean:.2f} ({previous.change:+.2f}, {previous.low:+.2f} to {previous.high:+.2f})"
+
+
+Rows = tuple[list[str], list[list[str]]]
+"""Heads and rows of a table."""
+
+
+def distribution_figure(server: ServerReport, title: str = "Requests by accept length") -> go.Figure:
+    """How the accept length is spread over the requests (or over the intervals of a log), with its mean.
+
+    Args:
+        server: A server with rows.
+        title: The figure's title.
+
+    Raises:
+        ValueError: There are no rows.
+    """
+    bins = distribution(server)
+    if not bins or server.accept_length is None:
+        raise ValueError("nothing was measured")
+    what = "requests" if server.source == "sglang-request" else "intervals"
+    made = figure(title, x="tokens per verify step", y=f"share of the {what}")
+    made.add_bar(
+        x=[(one.low + one.high) / 2 for one in bins],
+        y=[one.share for one in bins],
+        width=[0.92 * (one.high - one.low) for one in bins],
+        customdata=[[one.low, one.high, one.rows] for one in bins],
+        marker={"color": PALETTE["blue"]},
+        hovertemplate=f"%{{customdata[0]:.1f}} to %{{customdata[1]:.1f}}: %{{customdata[2]}} {what}<extra></extra>",
+    )
+    made.add_vline(x=1, line={"color": BAD, "dash": "dot", "width": 1}, annotation_text=NOTHING)
+    mean = server.accept_length.mean
+    made.add_vline(
+        x=mean,
+        line={"color": PALETTE["vermilion"], "width": 2},
+        annotation_text=f"mean by verify steps {mean:.2f}",
+    )
+    # Room above the bars for the two labels.
+    made.update_yaxes(tickformat=".0%", range=[0, 1.2 * max(one.share for one in bins)])
+    made.update_layout(showlegend=False)
+    return made
+
+
+def change_figure(found: Comparison, title: str = "Before and after, by draft position") -> go.Figure:
+    """Two runs by draft position, with the 95 % interval of each difference; the accept lengths stand in the legend.
+
+    Args:
+        found: The comparison of the two.
+        title: The figure's title.
+
+    Raises:
+        ValueError: The runs do not both say what happened at each position.
+    """
+    if not found.per_position:
+        raise ValueError("the runs do not both report acceptance by position")
+    made = by_position_figure(title)
+    positions = [one.position for one in found.per_position]
+    shown = (
+        ("before", found.length.before.mean, [one.before for one in found.per_position], PALETTE["sky"]),
+        ("after", found.length.after.mean, [one.after for one in found.per_position], PALETTE["blue"]),
+    )
+    reach = [
+        (one.difference.high - one.difference.low) / 2
+        if one.difference is not None and math.isfinite(one.difference.low)
+        else 0.0
+        for one in found.per_position
+    ]
+    for name, length, shares, colour in shown:
+        made.add_bar(
+            x=positions, y=shares, name=f"{name}: accept length {length:.2f}", marker={"color": colour},
+            error_y={"type": "data", "array": reach, "thickness": 1.5} if name == "after" and any(reach) else None,
+            hovertemplate="position %{x}: %{y:.1%} of the steps",
+        )  # fmt: skip
+    return made
+
+
+def over_time_table(server: ServerReport, most: int = 12) -> Rows:
+    """The numbers behind `over_time_figure`, in at most `most` groups of rows."""
+    return ["From", "Rows", "Accept length", "95 % interval"], [
+        [str(one.time), str(one.lines), f"{one.accept_length:.2f}", f"{one.low:.2f} to {one.high:.2f}"]
+        for one in points_over_time(server, most)
+    ]
+
+
+def per_position_table(server: ServerReport) -> Rows:
+    """The numbers behind `per_position_figure`."""
+    return ["Position", "Measured", "Given the ones before", "Promised by training"], [
+        [str(one.position), *(_share(v) for v in (one.measured, one.conditional, one.promised))]
+        for one in by_position(server)
+    ]
+
+
+def distribution_table(server: ServerReport) -> Rows:
+    """The numbers behind `distribution_figure`, empty bins left out."""
+    return ["From", "To", "Rows", "Share"], [
+        [f"{one.low:.1f}", f"{one.high:.1f}", str(one.rows), _share(one.share)]
+        for one in distribution(server)
+        if one.rows
+    ]
+
+
+def change_table(found: Comparison) -> Rows:
+    """The numbers behind `change_figure`."""
+    rows = [
+        ["accept length", *_pair(found.length.before.mean, found.length.after.mean, ".3f"), _reach(found)]
+    ]
+    for one in found.per_position:
+        d = one.difference
+        reach = f"{d.low * 100:+.1f} to {d.high * 100:+.1f} points" if d and math.isfinite(d.low) else ""
+        rows.append([f"position {one.position}", *_pair(one.before, one.after, ".1%"), reach])
+    return ["", "Before", "After", "Change, 95 % interval"], rows
+
+
+def runs_table(runs: Sequence[tuple[str, ServerReport]]) -> Rows:
+    """The numbers behind `comparison_figure`: many runs side by side."""
+    rows = []
+    for label, server in runs:
+        length = server.accept_length
+        shown = f"{length.mean:.2f}" if length else "no data"
+        interval = f"{length.low:.2f} to {length.high:.2f}" if length and length.known else ""
+        rows.append([label, shown, interval, _share(server.accept_rate), server.signature.name])
+    return ["Run", "Accept length", "95 % interval", "Drafts accepted", "Signature"], rows
+
+
+def _reach(found: Comparison) -> str:
+    d = found.length
+    return f"{d.low:+.3f} to {d.high:+.3f}" if math.isfinite(d.low) else "one measurement"
+
+
+def _pair(before: float, after: float, form: str) -> tuple[str, str]:
+    return format(before, form), format(after, form)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+_MARKS = ((PALETTE["blue"], "circle"), (PALETTE["ochre"], "diamond"), (PALETTE["purple"], "square"))
+
+
+def before_after_figure(
+    steps: Sequence[tuple[str, Mapping[str, float]]], draft_tokens: int, title: str
+) -> go.Figure:
+    """A row a step, from the first one tried to the last, a mark for each model that it was measured on.
+
+    Args:
+        steps: What was tried, with model to accept length; a model may be missing at a step.
+        draft_tokens: D: nothing accepted is 1, everything D.
+        title: The figure's title.
+    """
+    models = list(dict.fromkeys(model for _, lengths in steps for model in lengths))
+    made = figure(title, x="tokens per verify step", height=130 + 25 * len(models) * max(len(steps), 2))
+    for index, (model, (colour, symbol)) in enumerate(zip(models, _MARKS, strict=False)):
+        known = [(row, lengths[model]) for row, (_, lengths) in enumerate(steps) if model in lengths]
+        # A step's models lie one under the other; each mark stands on a line from "nothing accepted".
+        shift = 0.44 * (index - (len(models) - 1) / 2) if len(models) > 1 else 0.0
+        places = [row + shift for row, _ in known]
+        made.add_scatter(
+            x=[end for _, length in known for end in (1, length, None)],
+            y=[end for place in places for end in (place, place, None)],
+            mode="lines",
+            line={"color": colour, "width": 3},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+        made.add_scatter(
+            x=[length for _, length in known],
+            y=places,
+            name=model,
+            mode="markers+text",
+            marker={"color": colour, "symbol": symbol, "size": 10},
+            text=[f"{length:.2f}" for _, length in known],
+            textposition="middle right",
+            cliponaxis=False,
+            customdata=[steps[row][0] for row, _ in known],
+            hovertemplate="%{customdata}: %{x:.2f}<extra></extra>",
+        )
+    made.add_vline(x=1, line={"color": BAD, "dash": "dot", "width": 1})
+    made.add_vline(x=draft_tokens, line={"color": NEUTRAL, "dash": "dot", "width": 1})
+    made.update_xaxes(range=[0.9, draft_tokens + 0.9], dtick=1)
+    made.update_yaxes(
+        tickvals=list(range(len(steps))),
+        ticktext=[label for label, _ in steps],
+        range=[len(steps) - 0.5, -0.5],
+        showgrid=False,
+        zeroline=False,
+        ticks="",
+    )
+    made.update_layout(showlegend=True)
+    return made
+
+
+def rate_figure(draft_tokens: int, engines: Sequence[str]) -> go.Figure:
+    """What each release prints as accept rate, from no draft accepted to all of them.
+
+    Args:
+        draft_tokens: D, at least 2.
+        engines: Releases such as "sglang==0.5.9"; those that print no rate are left out.
+    """
+    made = figure(
+        f"Printed accept rate at {draft_tokens} draft tokens",
+        x="accept length, tokens per verify step",
+        y="accept rate, as printed",
+        legend={"y": -0.24, "yanchor": "top"},
+    )
+    lengths = np.linspace(1, draft_tokens, 60)
+    for engine, (colour, dash) in zip(
+        dict.fromkeys(engines), [(PALETTE["vermilion"], "solid"), (PALETTE["blue"], "dash")], strict=False
+    ):
+        formula = formula_of(parse_release(engine))
+        if formula in (None, NONE):
+            continue
+        made.add_scatter(
+            x=lengths,
+            y=[printed_rate(str(formula), float(length), draft_tokens) for length in lengths],
+            name=f"{engine}: {formula}",
+            mode="lines",
+            line={"color": colour, "dash": dash, "width": 2},
+            hovertemplate="accept length %{x:.2f} prints %{y:.2f}<extra></extra>",
+        )
+    made.add_vline(x=1, line={"color": NEUTRAL, "dash": "dot", "width": 1})
+    made.update_layout(showlegend=True)
+    made.update_yaxes(range=[0, 1.05])
+    return made

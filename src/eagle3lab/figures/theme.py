@@ -1,14 +1,13 @@
-"""The Plotly template `eagle3lab` and the helper that every figure starts from.
-
-Backgrounds are transparent, so that the page shows through, light or dark. In the rendered book a script
-gives text and grid the page's own colours; in JupyterLab nothing does, so the template's own are greys that
-read on both.
-"""
+"""What all figures share: colours that read well in light and dark, fonts, and names that fit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import plotly.graph_objects as go
 import plotly.io as pio
+
+from eagle3lab.text import printable
 
 PALETTE = {
     "blue": "#0072B2",
@@ -117,3 +116,22 @@ def figure(
         **layout,
     )
     return made
+
+
+_IMPLIED = {"weight", "self_attn", "mlp", "model", "midlayer", "layers"}
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Full name → a label without the parts that every drafter has; the full name where two would be equal.
+
+    `layers.0.self_attn.q_proj.weight` becomes `q_proj`. Names are untrusted and come out printable.
+    """
+    names = list(names)
+    labels = {name: _shorten(name) for name in names}
+    shared = {label for label in labels.values() if list(labels.values()).count(label) > 1}
+    return {name: printable(name if label in shared else label, 40) for name, label in labels.items()}
+
+
+def _shorten(name: str) -> str:
+    parts = [part for part in name.split(".") if part not in _IMPLIED and not part.isdigit()]
+    return ".".join(parts) or name

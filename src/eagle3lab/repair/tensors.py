@@ -271,7 +271,7 @@ def _rows(copy: WorkingCopy, target: Checkpoint, seen: tuple[str, ...]) -> Chang
     """
     import numpy as np
 
-    from eagle3lab.vocabulary import read_token_map
+    from eagle3lab.vocabulary.source import read_token_map
     from eagle3lab.vocabulary.target_rows import target_tensor
 
     config = copy.config

@@ -11,8 +11,9 @@ from eagle3lab.repair.model import Change
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
     from eagle3lab.repair.copy import WorkingCopy
-    from eagle3lab.vocabulary import TokenMap, TokenMapReport
     from eagle3lab.vocabulary.readings import Ids
+    from eagle3lab.vocabulary.source import TokenMap
+    from eagle3lab.vocabulary.token_map import TokenMapReport
 
 # Largest whole number up to which each float dtype holds every whole number.
 _EXACT = {"BF16": 2**8, "F16": 2**11, "F32": 2**24, "F64": 2**53}
@@ -27,7 +28,7 @@ def token_map(copy: WorkingCopy) -> Change | None:
     Raises:
         InputError: The map cannot be read.
     """
-    from eagle3lab.vocabulary import read_token_map
+    from eagle3lab.vocabulary.source import read_token_map
 
     found = replace(read_token_map(copy.checkpoint), draft_vocab_size=copy.config.draft_vocab_size)
     report = found.report
@@ -56,7 +57,7 @@ def _unsigned(dtype: str | None) -> bool:
 
 def _offsets(token_map: TokenMap, report: TokenMapReport) -> tuple[Ids | None, str]:
     """The proven offsets and the proof; None and nothing where there is no proof."""
-    from eagle3lab.vocabulary import MapKind
+    from eagle3lab.vocabulary.kinds import MapKind
 
     if report.repair is not None and (
         report.repair.proven or report.kind in (MapKind.ABSOLUTE, MapKind.DOUBLE_OFFSET)
@@ -73,7 +74,8 @@ def _recast(token_map: TokenMap, report: TokenMapReport) -> tuple[Ids | None, st
     """The same whole numbers as int64, where the dtype rounded none of them, judged once more as offsets."""
     import numpy as np
 
-    from eagle3lab.vocabulary import MapKind, analyse_token_map
+    from eagle3lab.vocabulary.kinds import MapKind
+    from eagle3lab.vocabulary.token_map import analyse_token_map
 
     values = token_map.d2t_values
     if values is None or values.ndim != 1:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from eagle3lab.errors import InputError
 from eagle3lab.vocabulary.readings import Ids
-from eagle3lab.vocabulary.report import TokenMapReport
-from eagle3lab.vocabulary.token_map import analyse_token_map
+from eagle3lab.vocabulary.token_map import TokenMapReport, analyse_token_map
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint, TensorInfo

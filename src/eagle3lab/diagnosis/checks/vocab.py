@@ -14,7 +14,7 @@ from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.launch.reading import Launch
 
 if TYPE_CHECKING:
-    from eagle3lab.vocabulary.report import TokenMapReport
+    from eagle3lab.vocabulary.token_map import TokenMapReport
 
 _FILES = ("files.unindexed-shard", "files.stale-safetensors")
 _SHIFTED = "Draft ids are translated to other tokens than the head means: nothing but luck is accepted."

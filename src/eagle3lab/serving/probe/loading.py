@@ -241,7 +241,8 @@ def _judge_map(
 ) -> tuple[str, list[str]]:
     if vocab_size is None:
         return "", []
-    from eagle3lab.vocabulary import MapKind, analyse_token_map
+    from eagle3lab.vocabulary.kinds import MapKind
+    from eagle3lab.vocabulary.token_map import analyse_token_map
 
     # numpy has no bfloat16.
     arrays = {

@@ -10,8 +10,7 @@ from typing import ClassVar
 import pytest
 
 from eagle3lab.errors import InputError
-from eagle3lab.serving.client import RunningServer
-from eagle3lab.serving.errors import ServerRefused
+from eagle3lab.serving.client import RunningServer, ServerRefused
 
 
 class _Elsewhere(BaseHTTPRequestHandler):

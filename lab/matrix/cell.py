@@ -24,8 +24,8 @@ from eagle3lab.errors import Eagle3labError, InputError
 from eagle3lab.runs.events import Verified
 from eagle3lab.runs.folder import EVENTS, RunFolder
 from eagle3lab.serving.account import Measurement
+from eagle3lab.serving.client import ServerError, ServerTimeout
 from eagle3lab.serving.engine import find_engine
-from eagle3lab.serving.errors import ServerError, ServerTimeout
 from eagle3lab.serving.measure import measure
 from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.probe import probe_overlay

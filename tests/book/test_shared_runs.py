@@ -13,8 +13,8 @@ from eagle3lab.book.pool import RUNS_VARIABLE
 from eagle3lab.book.shared_runs import shared_run
 from eagle3lab.repair.journal import JOURNAL
 from eagle3lab.runs.folder import MEASUREMENT
+from eagle3lab.serving.client import ServerError
 from eagle3lab.serving.engine import Engine
-from eagle3lab.serving.errors import ServerError
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.workload import Workload

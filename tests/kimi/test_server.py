@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.runs.events import Boundary, Captured, Shared, read_events
-from eagle3lab.serving.errors import ServerDied
+from eagle3lab.serving.client import ServerDied
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.probe import probe_overlay

@@ -24,8 +24,7 @@ from eagle3lab.runs.events import (
     Verified,
     read_events,
 )
-from eagle3lab.serving.client import Generation
-from eagle3lab.serving.errors import ServerDied
+from eagle3lab.serving.client import Generation, ServerDied
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.probe import guard_environment, probe_overlay
 from eagle3lab.serving.profiles import cpu

@@ -24,7 +24,7 @@ from eagle3lab.runs.events import (
 from eagle3lab.runs.folder import RunFolder
 from eagle3lab.runs.requests import Request, write_requests
 from eagle3lab.serving.account import account, count
-from eagle3lab.serving.errors import ServerError
+from eagle3lab.serving.client import ServerError
 from eagle3lab.serving.report import as_json, drawn, per_position, printed
 from eagle3lab.serving.workload import Workload
 

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from eagle3lab.errors import InputError
-from eagle3lab.serving.client import attach
+from eagle3lab.serving.client import ServerDied, ServerError, ServerTimeout, attach
 from eagle3lab.serving.engine import Engine
-from eagle3lab.serving.errors import ServerDied, ServerError, ServerTimeout
 from eagle3lab.serving.logs import Progress
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.plan import LaunchPlan

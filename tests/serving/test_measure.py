@@ -17,15 +17,13 @@ import pytest
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import RunFolder
 from eagle3lab.serving.account import bench_totals
-from eagle3lab.serving.bench import Bench, run_bench
-from eagle3lab.serving.client import attach
+from eagle3lab.serving.client import ServerDied, ServerError, ServerTimeout, attach
 from eagle3lab.serving.engine import Engine
-from eagle3lab.serving.errors import ServerDied, ServerError, ServerTimeout
 from eagle3lab.serving.measure import measure, measure_running
 from eagle3lab.serving.plan import LaunchPlan
 from eagle3lab.serving.ports import reserve
 from eagle3lab.serving.server import Server
-from eagle3lab.serving.workload import Workload
+from eagle3lab.serving.workload import Bench, Workload, run_bench
 from tests.serving.fakes import write_fake
 from tests.serving.processes import assert_nothing_left, processes_of, wait_until_gone
 from tests.support.signals import interruptible

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3lab.errors import InputError
-from eagle3lab.serving.prompts import read_prompts
+from eagle3lab.serving.workload import read_prompts
 
 
 def test_every_form_of_a_prompt_is_read(tmp_path: Path) -> None:

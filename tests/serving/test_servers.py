@@ -17,7 +17,7 @@ import pytest
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.runs.folder import RunFolder
 from eagle3lab.serving.account import Measurement, account
-from eagle3lab.serving.errors import ServerDied
+from eagle3lab.serving.client import ServerDied
 from eagle3lab.serving.measure import measure
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.profiles import cpu

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eagle3lab.serving.account import Measurement
-    from eagle3lab.serving.bench import Bench
     from eagle3lab.serving.engine import Engine
     from eagle3lab.serving.logs import Progress
     from eagle3lab.serving.plan import LaunchPlan
-    from eagle3lab.serving.workload import Answered, Workload
+    from eagle3lab.serving.workload import Answered, Bench, Workload
 
 _FAILED, _INTERRUPTED = 3, 130
 _ATTACH_S = 3.0
@@ -130,9 +129,8 @@ def measure(
     import time
 
     from eagle3lab.errors import InputError
-    from eagle3lab.serving.errors import ServerError
-    from eagle3lab.serving.prompts import read_prompts
-    from eagle3lab.serving.workload import Workload
+    from eagle3lab.serving.client import ServerError
+    from eagle3lab.serving.workload import Workload, read_prompts
 
     if attach is None and (drafter is None or target is None):
         raise InputError("there is nothing to measure", advice="Give DRAFTER and --target, or --attach URL")
@@ -182,7 +180,7 @@ def _bench(arguments: str) -> Bench:
     import shlex
 
     from eagle3lab.errors import InputError
-    from eagle3lab.serving.bench import Bench
+    from eagle3lab.serving.workload import Bench
 
     try:
         words = shlex.split(arguments)

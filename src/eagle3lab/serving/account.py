@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from eagle3lab.acceptance.logs.summaries import HISTOGRAMS
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import BENCH, RunFolder
-from eagle3lab.serving.errors import ServerError
+from eagle3lab.serving.client import ServerError
 from eagle3lab.text import printable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Asking a server that runs: its health, its own account of itself, and text."""
+"""Asking a server that runs: its health, its own account of itself, and text; and what can go wrong with one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from eagle3lab.engines.launch.secrets import redact_text, spellings
-from eagle3lab.errors import InputError
+from eagle3lab.errors import Eagle3labError, InputError
 from eagle3lab.proxies import opener_for
-from eagle3lab.serving.errors import ServerError, ServerRefused, ServerTimeout
 from eagle3lab.serving.logs import first_traceback, tail
 from eagle3lab.text import printable
 
@@ -27,6 +26,38 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or the messages of a chat (OpenAI's form, for a target with a chat template)."""
 
 _CHECK_S, _SLACK_S = 0.2, 10.0
+
+
+class ServerError(Eagle3labError):
+    """A server did not start, did not answer, or could not be watched.
+
+    Attributes:
+        traceback: The first traceback that any of its processes wrote, or an empty string.
+        tail: The log's last lines.
+    """
+
+    def __init__(self, problem: str, *, traceback: str = "", tail: str = "") -> None:
+        self.problem = problem
+        self.traceback = traceback
+        self.tail = tail
+        if traceback:
+            super().__init__(f"{problem}. The first traceback in its log:\n{traceback}")
+        elif tail:
+            super().__init__(f"{problem}. The end of its log:\n{tail}")
+        else:
+            super().__init__(problem)
+
+
+class ServerDied(ServerError):
+    """The server's process ended while it was needed."""
+
+
+class ServerRefused(ServerError):
+    """The server answered a request with an error: it lives."""
+
+
+class ServerTimeout(ServerError):
+    """The server was not ready, or did not answer, in the time it was given."""
 
 
 @dataclass(frozen=True, slots=True)

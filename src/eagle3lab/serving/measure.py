@@ -25,17 +25,23 @@ from eagle3lab.runs.folder import (
     RunFolder,
 )
 from eagle3lab.serving.account import Measurement, account
-from eagle3lab.serving.bench import Bench, run_bench
-from eagle3lab.serving.client import RunningServer
+from eagle3lab.serving.client import RunningServer, ServerError
 from eagle3lab.serving.engine import Engine
-from eagle3lab.serving.errors import ServerError
 from eagle3lab.serving.logs import Progress
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.plan import LaunchPlan, plan_of_server
 from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.report import as_json
 from eagle3lab.serving.server import Server, check_is_unused
-from eagle3lab.serving.workload import Answered, Workload, keep_metrics, keep_server_info, run_workload
+from eagle3lab.serving.workload import (
+    Answered,
+    Bench,
+    Workload,
+    keep_metrics,
+    keep_server_info,
+    run_bench,
+    run_workload,
+)
 
 _METRICS = "--enable-metrics"
 # What decides, beside the engine itself, which numbers come out.

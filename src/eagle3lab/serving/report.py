@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from eagle3lab.serving.account import Measurement, Seen
-    from eagle3lab.serving.bench import Bench
-    from eagle3lab.serving.workload import Workload
+    from eagle3lab.serving.workload import Bench, Workload
 
 SCHEMA_VERSION = 1
 CPU_PROFILE = (

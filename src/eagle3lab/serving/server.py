@@ -20,10 +20,9 @@ from typing import Any, Self
 from eagle3lab.engines.launch.secrets import REDACTED, ambient_secrets, spellings
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import COMMAND, LOG, OVERLAY, PLAN
-from eagle3lab.serving.client import RunningServer
+from eagle3lab.serving.client import RunningServer, ServerDied, ServerError
 from eagle3lab.serving.cpu_kernels import cpu_overlay
 from eagle3lab.serving.engine import Engine, find_engine
-from eagle3lab.serving.errors import ServerDied, ServerError
 from eagle3lab.serving.logs import Progress, Tail, first_traceback, shown, stage_of, tail
 from eagle3lab.serving.overlay import Overlay
 from eagle3lab.serving.plan import MODULE, LaunchPlan

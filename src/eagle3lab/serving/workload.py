@@ -1,23 +1,56 @@
-"""Requests put to a running server, and everything it says about them kept in the run folder."""
+"""What is put to a running server, prompts or SGLang's own benchmark; all that it says is kept in the run folder."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eagle3lab.engines.launch.secrets import redact_json
+from eagle3lab.checkpoint.json_input import json_type, parse_json_object
+from eagle3lab.engines.launch.secrets import redact_arguments, redact_json
 from eagle3lab.errors import InputError
-from eagle3lab.runs.folder import METRICS_AFTER, METRICS_BEFORE, SERVER_INFO, RunFolder
+from eagle3lab.runs.folder import (
+    BENCH,
+    BENCH_LOG,
+    METRICS_AFTER,
+    METRICS_BEFORE,
+    OVERLAY,
+    SERVER_INFO,
+    RunFolder,
+)
 from eagle3lab.runs.requests import Phase, Request, write_requests
-from eagle3lab.serving.client import Generation, Prompt, RunningServer
-from eagle3lab.serving.errors import ServerRefused
+from eagle3lab.serving.client import Generation, Prompt, RunningServer, ServerError, ServerRefused
+from eagle3lab.serving.logs import tail
+from eagle3lab.serving.server import Server
 
 Answered = Callable[[Phase, int, int], None]
 """Called with a phase, the number of its requests that have been answered, and of all that it has."""
+
+ACCEPTED = 'one JSON object a line with "prompt" or "text" (a string), "input_ids" (token ids) or "messages" (a chat)'
+"""What a file of prompts holds."""
+
+_TEXT, _IDS, _CHAT = ("prompt", "text"), "input_ids", "messages"
+_MOST_PROMPTS, _LONGEST_LINE = 100_000, 16 * 2**20
+
+_BENCH = "sglang.bench_serving"
+_RANDOM_IDS = (
+    *("--dataset-name", "random-ids"),
+    *("--num-prompts", "16"),
+    *("--random-input-len", "64"),
+    *("--random-output-len", "64"),
+    *("--random-range-ratio", "1"),
+    *("--max-concurrency", "4"),
+)
+_SET_HERE = ("--backend", "--base-url", "--host", "--port", "--model", "--output-file")
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +58,7 @@ class Workload:
     """What a server is asked.
 
     Attributes:
-        prompts: Texts, token ids or chats (`eagle3lab.serving.prompts` reads them).
+        prompts: Texts, token ids or chats (`read_prompts` reads them).
         max_new_tokens: Length at which an answer is cut.
         concurrency: Requests under way at once.
         temperature: 0 for greedy text.
@@ -163,3 +196,151 @@ def keep_metrics(server: RunningServer, path: Path) -> None:
     except ServerRefused:
         return
     path.write_text(server.redacted(content.decode(errors="replace")), encoding="utf-8")
+
+
+def read_prompts(path: str | Path, limit: int | None = None, *, as_chat: bool = False) -> tuple[Prompt, ...]:
+    """The prompts of a JSONL file, in its order: see `ACCEPTED`.
+
+    Other keys of a line are passed over. A chat is answered by the server's chat endpoint, with the target's own
+    template; texts and token ids are continued as they are.
+
+    Args:
+        path: The file.
+        limit: Only so many of them, from the beginning.
+        as_chat: Whether a text is a user's message, to be put into the target's chat template, too.
+
+    Raises:
+        InputError: It cannot be read, holds no prompt, or a line is none; names the line.
+    """
+    path = Path(path)
+    prompts: list[Prompt] = []
+    for number, line in _lines(path):
+        if limit is not None and len(prompts) >= limit:
+            break
+        if line.strip():
+            prompt = _prompt(line, path, number)
+            asked = as_chat and isinstance(prompt, str)
+            prompts.append(({"role": "user", "content": prompt},) if asked else prompt)
+    if not prompts:
+        raise InputError("there is no prompt in the file", path=path, advice=f"Write {ACCEPTED}")
+    return tuple(prompts)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while data := file.readline(_LONGEST_LINE + 1):
+                number += 1
+                if len(data) > _LONGEST_LINE or number > _MOST_PROMPTS:
+                    raise InputError("is too large for a file of prompts", path=path, line=number)
+                yield number, data.decode("utf-8")
+    except OSError as error:
+        raise InputError(f"the prompts cannot be read: {error.strerror}", path=path) from None
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8", path=path, line=number) from None
+
+
+def _prompt(line: str, path: Path, number: int) -> Prompt:
+    try:
+        entry = parse_json_object(line, path, what="the line")
+    except InputError as error:
+        raise InputError(error.problem, path=path, line=number, advice=f"Write {ACCEPTED}") from None
+    given = [key for key in (*_TEXT, _IDS, _CHAT) if key in entry]
+    if len(given) != 1:
+        problem = f"holds {' and '.join(given)}" if given else "holds no prompt"
+        raise InputError(problem, path=path, line=number, advice=f"Write {ACCEPTED}")
+    value = entry[given[0]]
+    if given[0] in _TEXT and isinstance(value, str) and value:
+        return value
+    if given[0] == _IDS and isinstance(value, list) and value and all(map(_is_id, value)):
+        return tuple(value)
+    if given[0] == _CHAT and isinstance(value, list) and value and all(map(_is_message, value)):
+        return tuple(value)
+    raise InputError(
+        f"{given[0]!r} is {json_type(value)} that is no prompt",
+        path=path,
+        line=number,
+        advice=f"Write {ACCEPTED}",
+    )
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """SGLang's own serving benchmark as a workload: `python -m sglang.bench_serving` against the running server.
+
+    It says how fast the server is. What it keeps of each answer holds no counts of drafts, so acceptance comes from the
+    probe's totals.
+
+    Attributes:
+        arguments: As its `--help` lists them; address, model and output are added. Random token ids unless given.
+    """
+
+    arguments: Sequence[str] = _RANDOM_IDS
+
+    def __post_init__(self) -> None:
+        for word in self.arguments:
+            if word.partition("=")[0] in _SET_HERE:
+                raise InputError(f"{word} is set by the measurement", advice="Leave it out")
+
+    @property
+    def source(self) -> str:
+        """What is asked, in words."""
+        return f"{_BENCH} {' '.join(redact_arguments(self.arguments))}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The workload as plain values, without secrets."""
+        return {"kind": "bench", "arguments": redact_arguments(self.arguments)}
+
+
+def run_bench(server: Server, bench: Bench, *, timeout_s: float = 7200.0) -> None:
+    """Run the benchmark to its end; its result and its output are kept in the server's run folder.
+
+    Raises:
+        ServerDied: The server ended meanwhile.
+        ServerError: The benchmark fails, or takes too long.
+    """
+    run_dir = server.run_dir
+    words = [server.engine.python, "-m", _BENCH, "--backend", "sglang", "--base-url", server.url]
+    words += ["--model", server.plan.model, "--output-file", str(run_dir / BENCH), *bench.arguments]
+    path = [str(run_dir / OVERLAY), *map(str, server.engine.path), os.environ.get("PYTHONPATH", "")]
+    environment = (
+        os.environ | dict(server.plan.environment) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    )
+    if server.api_key is not None:
+        environment["OPENAI_API_KEY"] = server.api_key
+    output = run_dir / BENCH_LOG
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            words, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            _wait(server, process, time.monotonic() + timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for kept in (output, run_dir / BENCH):
+                if kept.is_file():
+                    text = kept.read_text(encoding="utf-8", errors="replace")
+                    kept.write_text(server.redacted(text), encoding="utf-8")
+    if process.returncode:
+        server.wait_for_its_end()
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+        raise ServerError(f"{_BENCH} ended with exit status {process.returncode}", tail=tail(lines))
+
+
+def _wait(server: Server, process: subprocess.Popen[bytes], deadline: float) -> None:
+    while process.poll() is None:
+        server.check()
+        if time.monotonic() > deadline:
+            raise ServerError(f"{_BENCH} is not done in time")
+        time.sleep(_POLL_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.book import digest
+from eagle3lab.book import chapters
 from eagle3lab.book.chapters import Layout, find_chapters
 from eagle3lab.book.render import render
 from eagle3lab.book.runner import run
@@ -59,7 +59,7 @@ $$
 @pytest.fixture(scope="session", autouse=True)
 def _library_left_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digest, "PACKAGE", tmp_path_factory.mktemp("no-library"))
+        patch.setattr(chapters, "PACKAGE", tmp_path_factory.mktemp("no-library"))
         yield
 
 

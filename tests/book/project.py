@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import nbformat
 import yaml
 from nbformat import NotebookNode, v4
 
-from eagle3lab.book import digest
-from eagle3lab.book.chapters import ChapterRun, Layout, collect_claims
-from eagle3lab.book.collection import write_claims
+from eagle3lab.book import chapters
+from eagle3lab.book.chapters import ChapterRun, Layout, collect_claims, write_claims
 from tests.support.project import ROOT
 
 CLAIM = "from eagle3lab.book import claim\nclaim('this chapter ran', True, 1)"
@@ -41,9 +41,9 @@ class Project:
         executed.cells[-1].outputs = [*outputs]
         self.layout.executed.mkdir(parents=True, exist_ok=True)
         nbformat.write(executed, self.layout.executed / notebook.name)
-        known = digest.of_chapter(notebook, {}, digest.surroundings(self.layout.root))
+        known = chapters.digest_of_chapter(notebook, {}, chapters.surroundings(self.layout.root))
         result = ChapterRun(notebook.stem, known, {}, 1.0, collect_claims(executed.cells))
-        (self.layout.executed / f"{notebook.stem}.json").write_text(result.to_json())
+        (self.layout.executed / f"{notebook.stem}.json").write_bytes(msgspec.json.encode(result))
         write_claims(self.layout)
 
     def prose(self, **pages: str) -> None:

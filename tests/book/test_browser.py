@@ -10,9 +10,8 @@ import pytest
 
 from eagle3lab.acceptance.formulas import DRAFTS, LEN_D, LEN_STEPS1, candidates
 from eagle3lab.book.chapters import Layout
-from eagle3lab.book.chooser import Chooser
-from eagle3lab.book.landing import landing_parts
-from eagle3lab.book.render import is_current
+from eagle3lab.book.render import is_current, landing_parts
+from eagle3lab.book.tables import Chooser
 from lab.matrix import read_matrix
 from lab.matrix.ranking import best_cell, conditional, most_alike, retained
 from tests.book.browser import NARROW, WIDE, Browser, Seen, browser, find_chromium
@@ -38,7 +37,7 @@ def book(request: pytest.FixtureRequest) -> Layout:
         return layout
     layout = Layout.of(ROOT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eagle3lab.book.digest.PACKAGE", ROOT / "src" / "eagle3lab")
+        patch.setattr("eagle3lab.book.chapters.PACKAGE", ROOT / "src" / "eagle3lab")
         if not is_current(layout):
             pytest.skip("the book is not rendered or has changed since: run `make book` first")
     return layout

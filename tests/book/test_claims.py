@@ -63,7 +63,6 @@ def test_values_become_json_scalars_of_their_own_type(value: object, stored: obj
 def test_every_representation_shows_text_value_and_mark() -> None:
     made = Claim("`fc` is skipped", True, 7168, 21504)
     assert made.to_text() == "✓ `fc` is skipped (measured 7168; expected 21504)"
-    assert made.to_markdown() == "✓ `fc` is skipped (measured `7168`; expected `21504`)"
     assert "<code>fc</code> is skipped" in made.to_html()
     assert "<code>7168</code>" in made.to_html()
     assert Claim("no", False).to_text() == "✗ no"
@@ -80,7 +79,7 @@ def test_names_from_files_cannot_write_html_or_reach_the_terminal() -> None:
     made = Claim("tensor <script>alert(1)</script>\x1b[31m", True, "<img src=x>\x1b[0m")
     assert "<script" not in made.to_html()
     assert "<img" not in made.to_html()
-    for text in (made.to_html(), made.to_text(), made.to_markdown()):
+    for text in (made.to_html(), made.to_text()):
         assert "\x1b" not in text
 
 

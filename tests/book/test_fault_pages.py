@@ -13,7 +13,7 @@ from benchmarks.case_corpus import RECORD, matrix, outcomes
 from eagle3lab.book import pages
 from eagle3lab.book.case_record import CaseOutcome, Example, Marks, read_record, to_json
 from eagle3lab.book.chapters import Layout
-from eagle3lab.book.fault_pages import cases_section, example_of, fault_page, fault_pages, page_name
+from eagle3lab.book.pages import cases_section, example_of, fault_page, fault_pages, page_name
 from eagle3lab.book.render import render
 from eagle3lab.diagnosis.checks import all_checks
 from eagle3lab.errors import InputError

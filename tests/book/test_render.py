@@ -11,14 +11,22 @@ import pytest
 import yaml
 from nbformat import v4
 
-from eagle3lab.book import pages, staging
+from eagle3lab.book import pages
 from eagle3lab.book.chapters import Layout
 from eagle3lab.book.claims import CLAIM_MIME, Claim
-from eagle3lab.book.render import RenderFailed, is_current, main, render
+from eagle3lab.book.render import (
+    TOC,
+    RenderFailed,
+    StaleChapters,
+    build_stage,
+    is_current,
+    main,
+    render,
+    rewrite_outputs,
+    toc_pages,
+)
 from eagle3lab.book.runner import run
-from eagle3lab.book.sphinx_mathml import MathError, to_mathml
-from eagle3lab.book.sphinx_plotly import PLOTLY_MIME, figure_html
-from eagle3lab.book.staging import StaleChapters, build_stage, rewrite_outputs, toc_pages
+from eagle3lab.book.sphinx_book import PLOTLY_MIME, MathError, figure_html, to_mathml
 from eagle3lab.errors import InputError
 from tests.book.project import CLAIM, Project
 from tests.support.project import ROOT
@@ -211,7 +219,7 @@ def test_a_table_of_contents_that_lists_nothing_is_an_error(tmp_path: Path, text
 
 
 def test_the_books_table_of_contents_lists_every_notebook_and_only_pages_there_are() -> None:
-    listed = toc_pages(ROOT / staging.TOC)
+    listed = toc_pages(ROOT / TOC)
     chapters = {name for name in listed if name.startswith("notebooks/")}
     assert chapters == {f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     generated = {"book/claims", "book/status", "book/engine-atlas"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.book.run_facts import dropped, printed
+from eagle3lab.book.tables import dropped, printed
 from eagle3lab.serving.account import Counts, Measurement, Seen
 
 RUN = Measurement(Counts(10, 0), "requests", 5, "0.5.9", (), 0, 1.0, None, None, Path("run"))

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell
 
-from eagle3lab.book import digest
+from eagle3lab.book import chapters
 from eagle3lab.book.__main__ import main
 from eagle3lab.book.chapters import ChapterRun, find_chapters, read_record
 from eagle3lab.book.parameters import declared_in
@@ -178,7 +178,7 @@ def test_all_that_a_chapter_depends_on_is_in_its_digest(project: Project, tmp_pa
     head.mkdir()
 
     def digest_now(**parameters: object) -> str:
-        return digest.of_chapter(notebook, parameters, digest.surroundings(root))
+        return chapters.digest_of_chapter(notebook, parameters, chapters.surroundings(root))
 
     notebook = project.chapter("one", CLAIM)
     seen = [digest_now(), digest_now(n=1), digest_now(n=2), digest_now(drafter=str(head))]
@@ -193,13 +193,13 @@ def test_all_that_a_chapter_depends_on_is_in_its_digest(project: Project, tmp_pa
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("same text")
         seen.append(digest_now())
-    (digest.PACKAGE / "module.py").write_text("x = 1")
+    (chapters.PACKAGE / "module.py").write_text("x = 1")
     seen.append(digest_now())
     project.chapter("one", CLAIM, "x = 1")
     seen.append(digest_now())
     assert len(set(seen)) == len(seen)
-    (digest.PACKAGE / "__pycache__").mkdir()
-    (digest.PACKAGE / "__pycache__" / "module.pyc").write_text("byte code")
+    (chapters.PACKAGE / "__pycache__").mkdir()
+    (chapters.PACKAGE / "__pycache__" / "module.pyc").write_text("byte code")
     assert digest_now() == seen[-1]
 
 

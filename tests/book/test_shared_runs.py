@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eagle3lab.book import shared_runs
-from eagle3lab.book.pool import RUNS_VARIABLE
+from eagle3lab.book.runner import RUNS_VARIABLE
 from eagle3lab.book.shared_runs import shared_run
 from eagle3lab.repair.journal import JOURNAL
 from eagle3lab.runs.folder import MEASUREMENT

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from eagle3lab.errors import InputError
 
@@ -102,18 +103,8 @@ def read_record(path: Path) -> tuple[CaseOutcome, ...]:
     """
     again = "Write it with `make cases`."
     try:
-        return tuple(_outcome(case) for case in json.loads(path.read_text("utf-8"))["cases"])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[CaseOutcome, ...]])["cases"]
     except OSError as error:
         raise InputError(error.strerror or "cannot be read", path=path, advice=again) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, KeyError) as error:
         raise InputError(f"no record of cases ({error})", path=path, advice=again) from error
-
-
-def _outcome(data: dict[str, Any]) -> CaseOutcome:
-    examples = tuple(
-        Example(**{**one, "evidence": tuple((text, where) for text, where in one["evidence"])})
-        for one in data["examples"]
-    )
-    return CaseOutcome(
-        **{**data, "given": tuple(data["given"]), "marks": Marks(**data["marks"]), "examples": examples}
-    )

@@ -1,13 +1,20 @@
-"""Chapters: the notebooks of a project, the parameters they declare, and what a run of one yields."""
+"""Chapters: the notebooks of a project, what a run of one yields and depends on, and all their claims in one file."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+import eagle3lab
 from eagle3lab.book.claims import CLAIM_MIME, Claim
 from eagle3lab.errors import InputError
 
@@ -102,24 +109,6 @@ class ChapterRun:
     failure: Failure | None = None
     cached: bool = False
 
-    def to_json(self) -> str:
-        """The record kept beside the executed notebook."""
-        data = asdict(self)
-        del data["cached"]
-        return json.dumps(data, indent=1, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> ChapterRun:
-        """The run that `to_json` wrote, marked as cached.
-
-        Raises:
-            ValueError, KeyError, TypeError: `text` is not such a record.
-        """
-        data = json.loads(text)
-        data["claims"] = tuple(MadeClaim(c["cell"], Claim.from_json(c["claim"])) for c in data["claims"])
-        data["failure"] = Failure(**data["failure"]) if data["failure"] else None
-        return cls(**data, cached=True)
-
 
 def find_chapters(layout: Layout, wanted: Sequence[str] = ()) -> list[Path]:
     """The project's notebooks in reading order, or those that `wanted` names.
@@ -152,9 +141,10 @@ def _pick(name: str, every: Sequence[Path]) -> Path:
 def read_record(layout: Layout, chapter: str) -> ChapterRun | None:
     """The record of the chapter's last run, or None when there is none that can be read."""
     try:
-        return ChapterRun.from_json((layout.executed / f"{chapter}.json").read_text("utf-8"))
-    except (OSError, ValueError, KeyError, TypeError):
+        kept = msgspec.json.decode((layout.executed / f"{chapter}.json").read_bytes(), type=ChapterRun)
+    except (OSError, msgspec.MsgspecError):
         return None
+    return replace(kept, cached=True)
 
 
 def collect_claims(cells: Iterable[Mapping[str, Any]]) -> tuple[MadeClaim, ...]:
@@ -164,7 +154,7 @@ def collect_claims(cells: Iterable[Mapping[str, Any]]) -> tuple[MadeClaim, ...]:
         for output in cell.get("outputs", ()):
             data = output.get("data", {}).get(CLAIM_MIME)
             if data is not None:
-                made.append(MadeClaim(number, Claim.from_json(data)))
+                made.append(MadeClaim(number, msgspec.convert(data, Claim)))
     return tuple(made)
 
 
@@ -172,3 +162,104 @@ def numbered(cells: Iterable[Mapping[str, Any]]) -> Iterable[tuple[int, Mapping[
     """The code cells with source, each with the n of its `In [n]` when run from top to bottom."""
     code = (cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip())
     return enumerate(code, start=1)
+
+
+PACKAGE = Path(eagle3lab.__file__).parent
+
+
+def surroundings(root: Path) -> str:
+    """Digest of what every chapter depends on: package, specimen, locks and interpreter."""
+    state = hashlib.sha256(f"{sys.version}\n{sys.executable}\n".encode())
+    for folder in (PACKAGE, root / "specimen", root / "requirements"):
+        state.update(digest_of_tree(folder).encode())
+    return state.hexdigest()
+
+
+def digest_of_tree(folder: Path) -> str:
+    """Digest of names and contents of all files below `folder`, byte code aside; none if it is absent."""
+    state = hashlib.sha256()
+    for path in sorted(_files(folder)):
+        state.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        with path.open("rb") as file:
+            state.update(hashlib.file_digest(file, "sha256").digest())
+    return state.hexdigest()
+
+
+def digest_of_chapter(notebook: Path, parameters: Mapping[str, Any], around: str) -> str:
+    """Digest of one chapter's run.
+
+    A parameter that names a file or folder counts with the sizes and times of its files, not with their
+    contents: checkpoints are large.
+    """
+    state = hashlib.sha256(around.encode())
+    state.update(notebook.read_bytes())
+    state.update(json.dumps(parameters, sort_keys=True, default=str).encode())
+    for value in parameters.values():
+        if isinstance(value, str) and os.sep in value and Path(value).exists():
+            state.update(repr(sorted(_stats(Path(value)))).encode())
+    return state.hexdigest()
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            path = Path(parent, name)
+            if path.suffix != ".pyc" and path.is_file():
+                yield path
+
+
+def _stats(path: Path) -> Iterable[tuple[str, int, int]]:
+    for file in [path] if path.is_file() else _files(path):
+        status = file.stat()
+        yield str(file), status.st_size, status.st_mtime_ns
+
+
+VERSIONED = (
+    "eagle3lab", "numpy", "torch", "transformers", "sglang", "speculators", "safetensors",
+    "papermill", "ipykernel", "plotly", "jupyter-book", "Sphinx",
+)  # fmt: skip
+
+
+def write_claims(layout: Layout) -> None:
+    """Write `claims.json` from the records of every chapter that the project has and that ever ran."""
+    runs = [read_record(layout, path.stem) for path in sorted(layout.notebooks.glob("*.ipynb"))]
+    known = [run for run in runs if run is not None]
+    data = {
+        "schema_version": 1,
+        "claims": [
+            {
+                "chapter": run.chapter,
+                "cell": made.cell,
+                "text": made.claim.text,
+                "measured": made.claim.measured,
+                "expected": made.claim.expected,
+                "passed": made.claim.passed,
+            }
+            for run in known
+            for made in run.claims
+        ],
+        "chapters": [
+            {
+                "chapter": run.chapter,
+                "seconds": run.seconds,
+                "claims": len(run.claims),
+                "parameters": dict(run.parameters),
+                "failure": run.failure.message if run.failure else None,
+            }
+            for run in known
+        ],
+        "versions": versions(),
+    }
+    layout.claims.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that a chapter's outcome may depend on, where installed."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in VERSIONED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,11 +57,6 @@ class Claim:
         values = "; ".join(f"{label} {value}" for label, value in self._values())
         return f"{self._mark} {printable(self.text)}" + (f" ({values})" if values else "")
 
-    def to_markdown(self) -> str:
-        """The same line as Markdown, values in code spans."""
-        values = "; ".join(f"{label} `{value}`" for label, value in self._values())
-        return f"{self._mark} {printable(self.text)}" + (f" ({values})" if values else "")
-
     def to_html(self, anchor: str | None = None) -> str:
         """A block that reads on light and dark pages, with `anchor` as its id."""
         state, word, colour = (
@@ -81,18 +76,12 @@ class Claim:
         )
 
     def to_mime(self) -> dict[str, Any]:
-        """The MIME bundle that a notebook stores: HTML, Markdown, plain text and the claim itself as JSON."""
+        """The MIME bundle that a notebook stores: HTML, plain text and the claim itself as JSON."""
         return {
             "text/html": self.to_html(),
-            "text/markdown": self.to_markdown(),
             "text/plain": self.to_text(),
             CLAIM_MIME: asdict(self),
         }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Claim:
-        """The claim that `to_mime` stored under `CLAIM_MIME`."""
-        return cls(str(data["text"]), bool(data["passed"]), data.get("measured"), data.get("expected"))
 
     @property
     def _mark(self) -> str:

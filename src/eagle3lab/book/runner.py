@@ -4,21 +4,122 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from eagle3lab.book import digest
-from eagle3lab.book.chapters import ChapterRun, Failure, Layout, collect_claims, read_record
-from eagle3lab.book.collection import write_claims
-from eagle3lab.book.pool import Pool, Worker
+import msgspec
+
+from eagle3lab.book.chapters import (
+    ChapterRun,
+    Failure,
+    Layout,
+    collect_claims,
+    digest_of_chapter,
+    read_record,
+    surroundings,
+    write_claims,
+)
+from eagle3lab.book.worker import descendants, end
+
+RUNS_VARIABLE = "EAGLE3LAB_BOOK_RUNS"
+"""Names the folder in which the chapters of one build share their runs of servers (`shared_runs`)."""
+
+_STOP_GRACE = 8.0  # seconds for a worker to stop its kernel and what the chapter started
 
 
-class Observer(Protocol):
-    """Told how the run goes, from one thread."""
+@dataclass(slots=True)
+class Worker:
+    """A chapter's process: what it was given, where it writes, and its `end` event once it has sent it."""
+
+    notebook: Path
+    digest: str
+    parameters: Mapping[str, Any]
+    process: subprocess.Popen[bytes]
+    output: Path
+    log: Path
+    began: float
+    end: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Pool:
+    """The workers that run, and one queue of what they report: (chapter, event), None once one has ended."""
+
+    layout: Layout
+    scratch: Path
+    cell_timeout: int
+    threads: int
+    events: queue.SimpleQueue[tuple[str, dict[str, Any] | None]] = field(default_factory=queue.SimpleQueue)
+    workers: dict[str, Worker] = field(default_factory=dict)
+
+    def start(self, notebook: Path, known: str, parameters: Mapping[str, Any]) -> None:
+        """Start a worker for `notebook`, whose run has digest `known`."""
+        chapter = notebook.stem
+        output = self.scratch / notebook.name
+        log = self.layout.logs / f"{chapter}.log"
+        read_end, write_end = os.pipe()
+        job = {
+            "notebook": str(notebook),
+            "output": str(output),
+            "parameters": parameters,
+            "cell_timeout": self.cell_timeout,
+            "parent": os.getpid(),
+            "pipe": write_end,
+        }
+        job_file = self.scratch / f"{chapter}.job.json"
+        job_file.write_text(json.dumps(job), encoding="utf-8")
+        environment = {
+            "OMP_NUM_THREADS": str(self.threads),
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            RUNS_VARIABLE: str(self.scratch / "runs"),
+        }
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "eagle3lab.book.worker", str(job_file)],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                pass_fds=(write_end,),
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
+            )
+        os.close(write_end)
+        self.workers[chapter] = Worker(notebook, known, parameters, process, output, log, time.monotonic())
+        threading.Thread(target=self._listen, args=(chapter, read_end), daemon=True).start()
+
+    def _listen(self, chapter: str, read_end: int) -> None:
+        with os.fdopen(read_end, encoding="utf-8") as pipe:
+            for line in pipe:
+                self.events.put((chapter, json.loads(line)))
+        self.events.put((chapter, None))  # the pipe is closed: the worker has ended
+
+    def stop(self) -> None:
+        """End every worker, its kernel and what its chapter started."""
+        below = [process for worker in self.workers.values() for process in descendants(worker.process.pid)]
+        for worker in self.workers.values():
+            worker.process.terminate()
+        deadline = time.monotonic() + _STOP_GRACE
+        for worker in self.workers.values():
+            try:
+                worker.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        end([process for process in below if process.is_running()], 1.0)
+
+
+class Observer:
+    """Told how the run goes, from one thread; this one does nothing with it."""
 
     def started(self, chapter: str, cells: int) -> None:
         """The chapter's kernel is about to run `cells` code cells."""
@@ -28,19 +129,6 @@ class Observer(Protocol):
 
     def finished(self, run: ChapterRun) -> None:
         """The chapter is done, by running or from the cache."""
-
-
-class Silent:
-    """An observer that does nothing."""
-
-    def started(self, chapter: str, cells: int) -> None:
-        """Do nothing."""
-
-    def cell(self, chapter: str, number: int) -> None:
-        """Do nothing."""
-
-    def finished(self, run: ChapterRun) -> None:
-        """Do nothing."""
 
 
 def run(
@@ -67,15 +155,15 @@ def run(
     Returns:
         One run per notebook, in their order. A run that failed has its `failure`; nothing is raised for it.
     """
-    observer = observer or Silent()
+    observer = observer or Observer()
     for folder in (layout.executed, layout.failed, layout.logs):
         folder.mkdir(parents=True, exist_ok=True)
-    around = digest.surroundings(layout.root)
+    around = surroundings(layout.root)
     runs: dict[str, ChapterRun] = {}
     todo: list[tuple[Path, str, Mapping[str, Any]]] = []
     for notebook in notebooks:
         given = (parameters or {}).get(notebook.stem, {})
-        known = digest.of_chapter(notebook, given, around)
+        known = digest_of_chapter(notebook, given, around)
         record = None if force else _usable_record(layout, notebook.stem, known)
         if record is not None:
             runs[notebook.stem] = record
@@ -133,7 +221,7 @@ def _finish(layout: Layout, worker: Worker) -> ChapterRun:
     failed.unlink(missing_ok=True)
     if worker.output.is_file():
         shutil.move(worker.output, executed if failure is None else failed)
-    (layout.executed / f"{chapter}.json").write_text(result.to_json(), encoding="utf-8")
+    (layout.executed / f"{chapter}.json").write_bytes(msgspec.json.encode(result))
     return result
 
 

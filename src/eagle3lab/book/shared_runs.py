@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eagle3lab.book.pool import RUNS_VARIABLE
+from eagle3lab.book.runner import RUNS_VARIABLE
 from eagle3lab.repair.journal import JOURNAL
 from eagle3lab.runs.folder import MEASUREMENT, RunFolder
 from eagle3lab.serving.account import Measurement, account

@@ -1,14 +1,20 @@
-"""HTML for chapters and generated pages, above all tables: escaped, accessible, and readable on a telephone."""
+"""What chapters display beside figures: tables, a form that ranks measured faults, facts of a run; escaped HTML."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eagle3lab.book.claims import inline_html
 from eagle3lab.text import printable
+
+if TYPE_CHECKING:
+    from eagle3lab.serving.account import Measurement
+
 
 # Where a long name may be broken: after a dot, an underscore or a slash behind a letter; version numbers stay whole.
 _JOINT = re.compile(r"(?<=[A-Za-z])([._/])(?=\w)")
@@ -71,3 +77,72 @@ class Table:
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
         ]
         return "\n".join(([self.caption] if self.caption else []) + [line.rstrip() for line in text])
+
+
+_SCRIPT = Path(__file__).parent / "assets" / "chooser.js"
+
+
+class Chooser:
+    """The form.
+
+    Args:
+        retained: Fault to what it leaves of a healthy head's conditional shares, position by position.
+        promised: Conditional shares of the healthy head, the form's first values.
+        links: Fault to the page about it; a fault without one is shown as text.
+        label: What the figures come from, in a few words.
+    """
+
+    def __init__(
+        self,
+        retained: Mapping[str, Sequence[float]],
+        promised: Sequence[float],
+        links: Mapping[str, str] | None = None,
+        label: str = "",
+    ) -> None:
+        self._retained = {name: [round(part, 4) for part in parts] for name, parts in retained.items()}
+        self._promised = [round(share, 3) for share in promised]
+        self._links = dict(links or {})
+        self._label = label
+
+    def _repr_html_(self) -> str:
+        steps = range(1, len(self._promised) + 1)
+        data = {"retained": self._retained, "promised": self._promised, "links": self._links}
+
+        def field(kind: str, position: int, value: str) -> str:
+            return (
+                f'<label>{position} <input type="number" min="0" max="1" step="any" inputmode="decimal" '
+                f'data-{kind}="{position}" value="{value}" style="width:5em"></label> '
+            )
+
+        promised = "".join(field("promised", k, str(self._promised[k - 1])) for k in steps)
+        shares = "".join(field("share", k, "") for k in steps)
+        return (
+            '<form class="eagle3lab-chooser" onsubmit="return false">'
+            f"{json_script(data)}"
+            '<p><label>Accept length <input type="number" min="1" step="any" inputmode="decimal" data-length '
+            'style="width:5em"></label>, or better, the share of verify steps that accepted position '
+            f"{shares}</p><p>Accuracy that training promised at position, given the ones before: {promised}</p>"
+            f'<ol data-result aria-live="polite"></ol><p><small>{html.escape(self._label)}</small></p>'
+            f"<noscript><p>This form is worked by JavaScript.</p></noscript></form>"
+            f"<script>{_SCRIPT.read_text('utf-8')}</script>"
+        )
+
+    def __repr__(self) -> str:
+        return f"a form over {len(self._retained)} measured faults, for a notebook or a page"
+
+
+def printed(run: Measurement) -> str:
+    """Accept length and rate of the log's last decode line, as the release prints them: `1.00, 0.20`."""
+    found = re.search(r"accept len: ([\d.]+), accept rate: ([\d.]+)", run.last_decode_line or "")
+    return ", ".join(found.groups()) if found else ""
+
+
+def dropped(run: Measurement) -> list[str]:
+    """The names that went nowhere, `t2d` aside: it belongs to training, and no engine reads it.
+
+    Raises:
+        ValueError: The run was measured without the probe.
+    """
+    if run.seen is None:
+        raise ValueError("the run was measured without the probe")
+    return [name for name in run.seen.dropped if name != "t2d"]

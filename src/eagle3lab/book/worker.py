@@ -1,11 +1,12 @@
-"""One chapter, executed: the process that `runner` starts for each notebook.
+"""One chapter, executed: the process that `runner` starts for each notebook; and how processes are ended.
 
-It runs the notebook by papermill on a kernel of this very interpreter, writes one JSON line per event to a
-pipe, and leaves no process behind. Run as `python -m eagle3lab.book.worker JOB_FILE`.
+It runs the notebook by papermill on a kernel of this very interpreter, writes one JSON line per event to a pipe, and
+leaves no process behind. Run as `python -m eagle3lab.book.worker JOB_FILE`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -13,15 +14,60 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from eagle3lab.book import processes
+import psutil
+
 from eagle3lab.book.chapters import Failure, collect_claims, numbered
 from eagle3lab.book.parameters import declared_in
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def bind_to_parent(parent: int) -> None:
+    """On Linux: end with process `parent`, and adopt orphaned descendants so that none is out of reach.
+
+    A kernel starts in a session of its own and a server that a chapter launched may too, so neither process
+    groups nor a closed terminal reaches them; parenthood does.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call above
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All living processes below `pid`."""
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def end(processes: Sequence[psutil.Process], grace: float) -> None:
+    """Ask `processes` to end, and kill those that have not done so after `grace` seconds."""
+    for process in processes:
+        _signal(process, signal.SIGTERM)
+    _, alive = psutil.wait_procs(processes, timeout=grace)
+    for process in alive:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=grace)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return
+
 
 KERNEL = "python3"
 _GRACE = 3.0  # seconds for a chapter's own processes to end when asked
@@ -32,7 +78,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def main(job_file: str) -> None:
     """Run the job that `pool.Pool.start` wrote."""
     job = json.loads(Path(job_file).read_text("utf-8"))
-    processes.bind_to_parent(job["parent"])
+    bind_to_parent(job["parent"])
     signal.signal(signal.SIGTERM, _stop_everything)
     with os.fdopen(job["pipe"], "w", encoding="utf-8") as pipe, tempfile.TemporaryDirectory() as scratch:
 
@@ -46,7 +92,7 @@ def main(job_file: str) -> None:
                 Path(job["notebook"]), Path(job["output"]), job["parameters"], job["cell_timeout"], emit
             )
         finally:
-            processes.stop(processes.descendants(os.getpid()), _GRACE)
+            end(descendants(os.getpid()), _GRACE)
         emit(
             "end",
             seconds=time.monotonic() - started,
@@ -150,7 +196,7 @@ def _use_own_kernel(scratch: Path) -> None:
 
 
 def _stop_everything(number: int, frame: FrameType | None) -> None:
-    processes.stop(processes.descendants(os.getpid()), _GRACE)
+    end(descendants(os.getpid()), _GRACE)
     os._exit(128 + number)
 
 

@@ -40,17 +40,18 @@ _END = re.compile(
     r"|(?:exit(?:ed|ing)?(?: with)?(?: exit)? ?code|exitcode)[:= ]+-?(?!0\b)\d+|Segmentation fault|Fatal Python error"
     r"|terminate called after throwing|scheduler is dead|EngineCore (?:failed to start|died|encountered a fatal error)"
     r"|WorkerProc failed to start|Worker proc \S+ died|Signal (?:6|7|9|11)\b|^Aborted\b|SIGKILL|SIGSEGV"
+    r"|^\S+: error: (?:unrecognized arguments|argument --|ambiguous option|the following arguments)"
 )
 # Exceptions that say only that another process died.
 _FOLLOWS = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineGenerateError|WorkerProc initialization failed"
     r"|Connection (?:closed|reset) by peer|^(?:BrokenPipe|EOF|ConnectionReset|ChildFailed)Error|scheduler is dead"
-    r"|^(?:SystemExit|KeyboardInterrupt)|CancelledError|cancelled|Failed core proc|One or more worker"
-    r"|Initialization failed. Please see the error messages above|[Ss]ee (?:the )?(?:stack trace|root cause) above"
+    r"|scheduler died during init|^(?:SystemExit|KeyboardInterrupt)|CancelledError|cancelled|Failed core proc"
+    r"|One or more worker|[Pp]lease see the error messages above|[Ss]ee (?:the )?(?:stack trace|root cause) above"
 )
 _HINTS = (
-    b"Traceback", b"Error", b"illed", b"sigquit", b"xit code", b"exitcode", b"SIG", b"atal", b"Segmentation", b'File "',
-    b'"MESSAGE":[', b'"MESSAGE": [',
+    b"Traceback", b"Error", b"illed", b"sigquit", b"xit code", b"exitcode", b"SIG", b"atal", b": error: ",
+    b"Segmentation", b'File "', b'"MESSAGE":[', b'"MESSAGE": [',
 )  # fmt: skip
 _MOST_FRAMES, _MOST_LINES, _MOST_TEXT, _MOST_KEPT = 400, 80, 12, 64
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.acceptance.lines import Unwrapper
-from eagle3lab.acceptance.tracebacks import Death, death_in, in_engine, read_death
+from eagle3lab.acceptance.tracebacks import Death, death_in, in_engine, read_deaths
 from tests.acceptance.wrappers import WRAPPERS
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -169,6 +169,6 @@ def test_every_wrapper_leaves_the_same_death(name: str, tmp_path: Path) -> None:
             continue
         log = tmp_path / "server.log"
         log.write_bytes(WRAPPERS[name](lines))
-        assert _shape(read_death(log)) == _shape(_death(*lines)), case.stem
+        assert _shape(read_deaths(log)[0]) == _shape(_death(*lines)), case.stem
         deaths += _death(*lines) is not None
     assert deaths > 15

@@ -9,7 +9,7 @@ import pytest
 
 from eagle3lab.acceptance.lines import Unwrapper
 from eagle3lab.acceptance.tracebacks import death_in
-from eagle3lab.diagnosis.crash import Crash, Known, _rows, crash_of
+from eagle3lab.diagnosis.crash import FAULTS, Crash, Known, _rows, crash_of
 from eagle3lab.engines.messages import said
 from eagle3lab.engines.release import Release
 
@@ -203,3 +203,4 @@ def test_every_row_says_what_it_means_and_can_be_read() -> None:
         assert row.keys() <= {"error", "file", "frames", "explains", "sure", "meaning", "fix"}
         for name in row.keys() & {"error", "file", "frames"}:
             re.compile(row[name])
+        assert set(row["explains"]) <= {"runtime.crash", *FAULTS}

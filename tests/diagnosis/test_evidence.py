@@ -106,7 +106,7 @@ def test_last_server_of_a_log_counts(tmp_path: Path) -> None:
     ]
     log.write_text("\n".join(lines) + "\n")
     read = read_log(str(log), "sglang==0.5.9", None, None)
-    assert read.crash is None and read.served
+    assert read.death is None and read.served
     assert read.server is not None and read.server.arguments["speculative_algorithm"] == "EAGLE3"
     assert any("2 server runs" in note for note in read.notes)
 
@@ -197,5 +197,5 @@ def test_a_server_died_of_a_traceback_only_if_it_served_no_more(
 ) -> None:
     log = tmp_path / "server.log"
     log.write_text("\n".join(lines) + "\n")
-    crash = read_log(str(log), "sglang==0.5.9", 4, 3).crash
+    crash = read_log(str(log), "sglang==0.5.9", 4, 3).death
     assert (crash.error if crash else None) == died_of

@@ -37,7 +37,7 @@ def test_check_is_documented(check: Check) -> None:
 def test_check_speaks_of_known_things(check: Check) -> None:
     assert slugs(check) <= FAULTS
     assert set(check.after) <= FAULTS
-    assert {name for name, _ in check.needs.values()} <= provided() | {"Given", "Earlier"}
+    assert {name for name, _ in check.needs.values()} <= provided() | {"Given", "Earlier", "Cleared"}
     assert check.run.__module__.rpartition(".")[2] in FAMILIES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eagle3lab.diagnosis import Evidence, Finding, Impact, Observed, Severity
-from eagle3lab.diagnosis.log import Crash
+from eagle3lab.diagnosis.crash import Crash
 from eagle3lab.diagnosis.ranking import ranked, repair_order, stage
 
 

@@ -20,6 +20,9 @@ SERVES = re.compile(
 )
 """A line that only a living server writes, whichever rank died before: it became ready, or it answered."""
 
+STARTS = re.compile(r"server_args=|ServerArgs\(|Initializing a V1 LLM engine|vLLM API server version")
+"""A line that a server writes once when it starts."""
+
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _FRAME = re.compile(
@@ -53,6 +56,7 @@ _HINTS = (
     b"Traceback", b"Error", b"illed", b"sigquit", b"xit code", b"exitcode", b"SIG", b"atal", b": error: ",
     b"Segmentation", b'File "', b'"MESSAGE":[', b'"MESSAGE": [',
 )  # fmt: skip
+_NAN = float("nan")
 _MOST_FRAMES, _MOST_LINES, _MOST_TEXT, _MOST_KEPT = 400, 80, 12, 64
 
 
@@ -114,7 +118,7 @@ class Death:
     said: str = ""
     asserts: tuple[tuple[int, str], ...] = ()
     served: bool = False
-    served_s: float = float("nan")
+    served_s: float = _NAN
     printed: tuple[str, ...] = ()
     others: int = 0
 
@@ -131,6 +135,7 @@ class _Open:
     worker: str
     line: int
     time: float
+    served_at: float | None = None  # first sign of serving of the run that it belongs to
     shape: str | None = None  # what stands before its lines, times apart; None until the first of them
     raised: list[Raised] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -163,7 +168,8 @@ class Reader:
         self._alone: list[tuple[Line, str]] = []
         self._asserts: dict[str, tuple[int, str]] = {}
         self._served_at: float | None = None
-        self._last_time = float("nan")
+        self.earlier: list[Death] = []
+        """Deaths of servers that had served, and were started again and served."""
 
     def read(self, line: Line) -> None:
         """One more line."""
@@ -175,6 +181,8 @@ class Reader:
             if self._served_at is None:
                 self._served_at = parse_prefix(line.head).time
             return
+        if STARTS.search(text) and self._served_at is not None:
+            self._served_at = None
         shape = _CLOCKS.sub("", line.head)
         open_ = self._open.get(line.stream)
         at = text.find(_TRACEBACK)
@@ -199,6 +207,8 @@ class Reader:
             self._alone.append((line, line.text[match.start() :]))
 
     def _restart(self) -> None:
+        if any(one.served_at is not None for one in self._found) and (death := self.death()) is not None:
+            self.earlier.append(death)
         self._open.clear()
         self._found.clear()
         self._ends.clear()
@@ -213,7 +223,7 @@ class Reader:
             open_.close()
         prefix = parse_prefix(line.head)
         worker = prefix.label or line.stream.strip("()")
-        began = _Open(worker, line.number, prefix.time)
+        began = _Open(worker, line.number, prefix.time, self._served_at)
         began.printed.append(line.text)
         self._open[line.stream] = began
         if len(self._found) < _MOST_KEPT:
@@ -278,15 +288,16 @@ class Reader:
             if not one.chained:
                 one.close()
         asserts = tuple(self._asserts.values())
-        served = self._served_at is not None
         if self._found:
             first = next((one for one in self._found if one.raised and not one.follows), None)
             first = first or next((one for one in self._found if not one.raised), self._found[0])
             cut = bool(first.frames) or not first.raised
             return Death(
                 tuple(first.raised), first.worker, first.line, cut, first.printed[-1].strip() if cut else "",
-                asserts, served, self._since(first.time), tuple(first.printed), len(self._found) - 1,
+                asserts, first.served_at is not None, first.time - first.served_at if first.served_at else _NAN,
+                tuple(first.printed), len(self._found) - 1,
             )  # fmt: skip
+        served = self._served_at is not None
         if self._ends or (asserts and self._alone):
             line, text = next(
                 ((line, text) for line, text in self._alone if not _FOLLOWS.search(text)),
@@ -298,7 +309,7 @@ class Reader:
             worker = prefix.label or line.stream.strip("()")
             return Death(
                 raised, worker, line.number, False, "" if raised else line.text.strip(), asserts, served,
-                self._since(prefix.time), (line.text,),
+                prefix.time - self._served_at if self._served_at else _NAN, (line.text,),
             )  # fmt: skip
         if self._alone and not served:
             line, text = self._alone[-1]
@@ -310,9 +321,6 @@ class Reader:
                 )
         return None
 
-    def _since(self, time: float) -> float:
-        return float("nan") if self._served_at is None else time - self._served_at
-
 
 def death_in(lines: Iterable[Line]) -> Death | None:
     """What the server died of that wrote these lines; None where they do not say that it died."""
@@ -322,17 +330,23 @@ def death_in(lines: Iterable[Line]) -> Death | None:
     return reader.death()
 
 
-def read_death(path: str | PathLike[str], first_line: int = 1) -> Death | None:
-    """What the last server of a log died of.
+def read_deaths(path: str | PathLike[str]) -> tuple[Death | None, tuple[Death, ...]]:
+    """What the last server of a log died of, and what servers before it died of that had served.
+
+    A server that died and was started again, and has not served since, is dead still.
 
     Args:
         path: The log, as for `read_lines`.
-        first_line: 1-based line where that server begins.
 
     Raises:
         InputError: The log cannot be opened.
     """
-    return death_in(line for line in read_lines(path) if line.number >= first_line) if _hints(path) else None
+    if not _hints(path):
+        return None, ()
+    reader = Reader()
+    for line in read_lines(path):
+        reader.read(line)
+    return reader.death(), tuple(reader.earlier)
 
 
 def _hints(path: str | PathLike[str]) -> bool:

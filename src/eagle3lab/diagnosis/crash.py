@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,18 @@ _SHOWN_RIGHT = (
 _VALUE_ERROR = re.compile(
     r"validation errors? for .*?(?:Value|Assertion) error, (.*?)\s*(?:\[type=|$)", re.DOTALL
 )
+_OUTRIGHT = 0.85
+FAULTS = (
+    "files.missing", "files.unreadable", "head-kind.architecture", "head-kind.config-dialect",
+    "head-kind.config-value", "head-kind.layer-count", "head-kind.not-eagle3", "names.missing",
+    "names.rejected", "names.shape", "names.tensor-parallel", "names.unsupported-tensor", "flags.backend",
+    "flags.draft-path", "flags.draft-tokens", "flags.incompatible", "flags.method", "flags.own-mtp",
+    "capture.algorithm", "capture.engine-defect", "capture.ids-count", "capture.ids-range",
+    "capture.target-incomplete", "capture.target-unsupported", "capture.width", "head.embedding",
+    "head.lm-head-rows", "head.tied", "vocab.absolute", "vocab.double-offset", "vocab.dtype", "vocab.range",
+    "layer.activation", "layer.context", "layer.dtype", "layer.quantisation", "runtime.engine-defect",
+)  # fmt: skip
+"""Every cause that a crash can be named by, besides `runtime.crash`."""
 _POSITIONS = 262_144
 
 
@@ -68,6 +80,12 @@ class Crash:
     def alone(self) -> bool:
         """Whether the first cause is said without other evidence."""
         return self.sure > 0
+
+    def without(self, cleared: Collection[str]) -> Crash:
+        """Without the causes that were looked for and not found; what the exception says outright stays."""
+        outright = self.explains[:1] if self.sure >= _OUTRIGHT else ()
+        left = tuple(slug for slug in self.explains if slug in outright or slug not in cleared)
+        return replace(self, explains=left, sure=self.sure if left[:1] == self.explains[:1] else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint, DrafterConfig
+    from eagle3lab.diagnosis.crash import Crash
     from eagle3lab.diagnosis.load import Load
     from eagle3lab.diagnosis.log import Log
     from eagle3lab.diagnosis.model import Finding
@@ -46,6 +47,7 @@ VllmLoad: TypeAlias = "Load"
 Algorithm: TypeAlias = str
 ServerArguments: TypeAlias = Mapping[str, Any]
 Earlier: TypeAlias = "list[Finding]"
+Cleared: TypeAlias = set[str]
 DraftedIds: TypeAlias = frozenset[int]
 
 _NOT_SIMULATED = "the load of a quantised drafter is not simulated"
@@ -366,6 +368,29 @@ def _log(given: Given, engine: Engine | None, launch: Launch | None) -> Log | Mi
         launch.effective_draft_tokens if launch else None,
         launch.steps if launch else None,
     )
+
+
+@provider
+def _crash(
+    log: Log, engine: Engine | None, raw: RawConfig | None, config: Config | None, tensors: Tensors | None,
+    target: Target | None,
+) -> Crash | Missing:  # fmt: skip
+    """What the server died of, its values held against the configs."""
+    from eagle3lab.diagnosis.crash import Known, crash_of
+
+    if log.death is None:
+        return Missing("the server lives, as far as the log goes")
+    rows = tensors.shape("lm_head.weight") if tensors else None
+    sizes = {
+        "the drafter's longest position": config.max_position_embeddings if config else None,
+        "the draft vocabulary": config.draft_vocab_size if config else None,
+        "the vocabulary of the target": target.vocab_size if target else None,
+        "the rows of lm_head": rows[0] if rows else None,
+    }
+    known = {name: size for name, size in sizes.items() if size}
+    useful = log.observed.signature in ("healthy", "partial", "below-expectation", "weak-training", "drift")
+    architecture = (target.architecture if target else "") or ""
+    return crash_of(log.death, Known(engine, raw, known, architecture, useful))
 
 
 @provider

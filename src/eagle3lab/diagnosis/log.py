@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections import deque
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.model import Observed
 
 if TYPE_CHECKING:
     from eagle3lab.acceptance.logs.reader import LogReading, Server
     from eagle3lab.acceptance.report import ServerReport
+    from eagle3lab.acceptance.tracebacks import Death
 
-_FRAMES = 400
-_BEFORE = 4
 _PLOTTED = 200
 _REPEATED = re.compile(r"'text': '(.)\1{24,}")
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """The first traceback of a server.
-
-    Attributes:
-        error: The line with the exception.
-        rank: Label of the rank that wrote it; empty where none is printed.
-        line: 1-based line of the traceback's head.
-        explains: Slugs it can come from, the likeliest first; empty where the exception says nothing.
-        alone: Whether the first of them is said without other evidence.
-        meaning: What the exception means.
-        fix: What to do about it.
-    """
-
-    error: str
-    rank: str
-    line: int
-    explains: tuple[str, ...] = ()
-    alone: bool = False
-    meaning: str = "the exception is not one that eagle3lab knows"
-    fix: str = "Read the first traceback; later ones and signals follow from it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +26,7 @@ class Log:
         server: The run that the diagnosis is about: the last one that measured anything, else the last.
         report: Its account of acceptance.
         reading: Everything read.
-        crash: What that run died of; None while it lived.
+        death: What the log's last server died of; None while it lives.
         repeated: The character that an output consists of, and its 1-based line; None where no output collapsed.
         notes: What the reader and the account remark.
     """
@@ -63,7 +35,7 @@ class Log:
     server: Server | None
     report: ServerReport | None
     reading: LogReading
-    crash: Crash | None
+    death: Death | None
     repeated: tuple[str, int] | None
     notes: tuple[str, ...]
 
@@ -75,7 +47,7 @@ class Log:
     @property
     def observed(self) -> Observed:
         """What it shows, in the terms of a diagnosis."""
-        crash = self.crash.error if self.crash else ""
+        crash = self.death.error if self.death else ""
         if self.report is None:
             return Observed("no-data", 0.95, "no line reports acceptance", crash=crash)
         found, length = self.report.signature, self.report.accept_length
@@ -114,6 +86,7 @@ def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int
     """
     from eagle3lab.acceptance.logs import read_logs
     from eagle3lab.acceptance.report import Given, account
+    from eagle3lab.acceptance.tracebacks import read_deaths
     from eagle3lab.engines.release import parse_release
     from eagle3lab.errors import InputError
 
@@ -128,86 +101,19 @@ def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int
     if report is not None:
         server = next((s for s in reading.servers if s.first_line == report.first_line), None)
     notes = [*accounts.notes, *(report.notes if report else ())]
-    dead = [one for one in reading.servers if one.tracebacks]
     if len(reading.servers) > 1:
         notes.append(f"the log holds {len(reading.servers)} server runs; the last that measured counts")
-    crash = None
-    if dead and (server is None or dead[-1].first_line >= server.first_line):
-        crash = _crash(path, dead[-1].first_line)
+    death, earlier = read_deaths(path)
+    if earlier:
+        notes.append(f"a server of this log died and was started again: {earlier[-1].error}")
     repeated = _repeated(path) if report and report.signature.name == "collapse" else None
-    return Log(path, server, report, reading, crash, repeated, tuple(notes))
-
-
-def _lines(path: str) -> Any:
-    from eagle3lab.acceptance.logs.source import open_log
-
-    with open_log(path) as stream:
-        for number, raw in enumerate(stream, 1):
-            yield number, raw[: 1 << 16].decode("utf-8", "replace").rstrip("\r\n")
+    return Log(path, server, report, reading, death, repeated, tuple(notes))
 
 
 def _repeated(path: str) -> tuple[str, int] | None:
-    for number, line in _lines(path):
-        if match := _REPEATED.search(line):
-            return match[1], number
+    from eagle3lab.acceptance.lines import read_lines
+
+    for line in read_lines(path):
+        if match := _REPEATED.search(line.text):
+            return match[1], line.number
     return None
-
-
-def _crash(path: str, first_line: int) -> Crash | None:
-    """The traceback that a server died of: the first from `first_line` on after which it served no more.
-
-    A server that lives writes tracebacks too: SGLang 0.5.9 prints one at every start where an optional package is
-    not installed. The lines before the traceback come with it: asserts on the device are printed there.
-    """
-    from eagle3lab.acceptance.logs.events import SERVES, error_of_traceback
-    from eagle3lab.acceptance.logs.prefix import strip_colours
-
-    before: deque[str] = deque(maxlen=_BEFORE)
-    frames: list[str] = []
-    head, rank = 0, ""  # of the traceback whose end has not been read
-    first: Crash | None = None
-    for number, raw in _lines(path):
-        line = strip_colours(raw)
-        if number < first_line:
-            continue
-        if SERVES.search(line):
-            head, first = 0, None
-        elif first is not None:
-            continue
-        elif not head:
-            if "Traceback (most recent call last)" in line:
-                head, rank, frames = number, _rank(line), []
-            else:
-                before.append(line)
-        else:
-            error = error_of_traceback(line)
-            if error is not None:
-                first = _classify(error, rank, head, "\n".join([*before, *frames, line]))
-                head = 0
-            else:
-                frames.append(line)
-                if len(frames) > _FRAMES:
-                    first, head = Crash("", rank, head), 0
-    return first or (Crash("", rank, head) if head else None)
-
-
-def _rank(line: str) -> str:
-    match = re.search(r"\b((?:DP\d+ )?(?:PP\d+ )?TP\d+(?: EP\d+)?)\b", line[:200])
-    return match[1] if match else ""
-
-
-@cache
-def _crashes() -> list[dict[str, Any]]:
-    text = Path(__file__).with_name("crashes.toml").read_text("utf-8")
-    rows: list[dict[str, Any]] = tomllib.loads(text)["crash"]
-    return rows
-
-
-def _classify(error: str, rank: str, line: int, text: str) -> Crash:
-    for row in _crashes():
-        if not re.search(row["error"], error):
-            continue
-        if "frames" in row and not re.search(row["frames"], text):
-            continue
-        return Crash(error, rank, line, tuple(row["explains"]), row["alone"], row["meaning"], row["fix"])
-    return Crash(error, rank, line)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from eagle3lab.diagnosis.log import Crash
+from eagle3lab.diagnosis.crash import Crash
 from eagle3lab.diagnosis.model import Evidence, Finding, Impact, Observed, Severity
 
 _BASE = {Impact.STOPS: 1.0, Impact.ZERO: 0.95, Impact.PARTIAL: 0.6, Impact.LATER: 0.55, Impact.NONE: 0.4}
@@ -43,7 +43,8 @@ _OWN = {
     "weak-training": ("training.weak",),
 }
 _STAGES = (
-    "files", "head-kind", "names", "flags", "capture.algorithm", "capture.target-unsupported", "head", "vocab",
+    "files", "head-kind", "names", "flags", "capture.algorithm", "capture.target-unsupported",
+    "capture.target-incomplete", "head", "vocab",
     "capture", "layer", "runtime", "training", "metric",
 )  # fmt: skip
 # What hides what, besides that whatever stops the server hides everything that happens later.
@@ -104,14 +105,13 @@ def _with_crash(found: list[Finding], crash: Crash | None) -> list[Finding]:
     if crash is None:
         return found
     named = [one for fault in crash.explains for one in found if one.fault == fault and one.code != "E3L-R02"]
-    stops = [one for one in found if one.impact is Impact.STOPS and one.severity is Severity.ERROR]
-    chosen = named[0] if named else stops[0] if stops and not crash.alone else None
-    if chosen is None:
+    if not named:
         return found
-    said = Evidence(
-        f"the first traceback ({crash.rank or 'the server'}) ends in {crash.error}", line=crash.line
+    said = (
+        Evidence(f"the log: {crash.rank or 'the server'} died of {crash.error}", line=crash.line),
+        *map(Evidence, crash.seen),
     )
-    return [replace(one, evidence=(*one.evidence, said)) if one is chosen else one for one in found]
+    return [replace(one, evidence=(*one.evidence, *said)) if one is named[0] else one for one in found]
 
 
 def _doubted(finding: Finding, observed: Observed, *, served: bool, crash: Crash | None) -> Finding:
@@ -119,7 +119,7 @@ def _doubted(finding: Finding, observed: Observed, *, served: bool, crash: Crash
     if finding.severity is not Severity.ERROR or finding.code == "E3L-R02":
         return finding
     useful = observed.signature == "healthy"
-    if finding.impact is Impact.STOPS and served and crash is None:
+    if finding.impact is Impact.STOPS and served and (crash is None or crash.served):
         said = "the log shows that the server started: another run, or a changed build"
         return replace(finding, severity=Severity.NOTE if useful else Severity.WARNING, ranking=said)
     if finding.impact is Impact.ZERO and useful:
@@ -154,11 +154,9 @@ def _score(finding: Finding, observed: Observed | None, crash: Crash | None) -> 
 def _score_crash(score: float, finding: Finding, crash: Crash) -> tuple[float, str]:
     if finding.fault in crash.explains:
         place = crash.explains.index(finding.fault)
-        return score * _UP * (
-            _UP - 0.02 * place
-        ), f"promoted: the server died of {crash.error or 'an exception'}"
+        return score * _UP * (_UP - 0.02 * place), "promoted: it explains what the server died of"
     if finding.code == "E3L-R02":
-        return score * _UP, "it is what the log shows"
+        return score * (_UP if crash.explains else 1.0), "it is what the log shows"
     if finding.impact is Impact.STOPS and not crash.alone:
         return score, ""
     return score * _DOWN, "demoted: it is not what the first traceback shows"

@@ -26,6 +26,7 @@ from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
+    from eagle3lab.diagnosis.crash import Crash
     from eagle3lab.diagnosis.load import Load
     from eagle3lab.diagnosis.log import Log
     from eagle3lab.diagnosis.witnessed import Witnessed
@@ -174,6 +175,8 @@ def examine(inputs: Inputs) -> Diagnosis:
     """Run every check that the inputs allow, and rank what they find."""
     found: list[Finding] = []
     inputs.values["Earlier"] = found
+    cleared: set[str] = set()  # faults that a check looked for and did not find
+    inputs.values["Cleared"] = cleared
     skipped: list[Skipped] = []
     passed: list[str] = []
     for check in all_checks():
@@ -182,10 +185,14 @@ def examine(inputs: Inputs) -> Diagnosis:
             skipped.append(Skipped(check.code, reason))
         elif not some:
             passed.append(check.code)
+            cleared.add(check.fault)
         found += some
+        cleared -= {one.fault for one in some}
     observed = inputs.call(_observed)
     log: Log | Missing = inputs.get("Log")
-    crash, served = (None, False) if isinstance(log, Missing) else (log.crash, log.served)
+    served = not isinstance(log, Missing) and log.served
+    died: Crash | Missing = inputs.get("Crash")
+    crash = None if isinstance(died, Missing) else died.without(cleared)
     findings = ranking.ranked(found, observed, crash, served=served)
     verdict = _verdict(findings, observed.signature if observed else None, passed)
     inputs.values |= {"Verdict": verdict, "Observed": observed or Missing("nothing was observed")}

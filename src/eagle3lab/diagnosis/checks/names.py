@@ -306,7 +306,7 @@ def shape(load: Load, config: Config, tensors: Tensors, engine: Engine, log: Log
     Sources: SGLang and vLLM: `layers/linear.py`, `layers/vocab_parallel_embedding.py`.
     """
     stopped = load.rejected
-    got_further = log is not None and (log.served or log.crash is not None)
+    got_further = log is not None and (log.served or log.death is not None)
     for stop in load.stops:
         stated = config.sources["head_dim"] == "head_dim"
         if stop.rule == "hidden size multiple of heads" and not got_further and not stated:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eagle3lab.diagnosis.crash import FAULTS, Crash
 from eagle3lab.diagnosis.framework import check
-from eagle3lab.diagnosis.inputs import Earlier
+from eagle3lab.diagnosis.inputs import Cleared, Earlier
 from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 from eagle3lab.engines.launch.reading import Launch
@@ -39,48 +40,38 @@ def not_speculating(log: Log) -> Iterator[Finding]:
         )
 
 
-_CRASHES = (
-    "capture.target-unsupported", "head-kind.not-eagle3", "flags.draft-path", "head-kind.architecture",
-    "names.rejected", "head-kind.layer-count", "names.tensor-parallel", "head.lm-head-rows", "names.shape",
-    "layer.dtype", "layer.quantisation", "layer.context", "flags.incompatible", "flags.backend", "files.unreadable",
-    "head-kind.config-value", "head.tied",
-)  # fmt: skip
-
-
 @check(
     "E3L-R02",
     "runtime.crash",
-    others=_CRASHES,
+    others=FAULTS,
     impact=Impact.STOPS,
     effect="The server died: nothing is served.",
 )
-def crash(log: Log, earlier: Earlier) -> Iterator[Finding]:
+def crash(crash: Crash, log: Log, earlier: Earlier, cleared: Cleared) -> Iterator[Finding]:
     """The server died; the first traceback of any rank is the cause.
 
-    Seen: A traceback in the log. Later tracebacks and signals of other ranks follow from the first.
-    Why: Named by the exception where it is a known one; out of memory and the like have no cause in the drafter.
+    Seen: A traceback in the log, or a line that says that a process ended; whatever stands in front of the lines.
+        Later tracebacks and signals of other ranks follow from the first.
+    Why: Named by the engine's own words where it stops itself, with file and line of the release; by the exception,
+        its values and its frames where Python or torch raise it. Out of memory and the like have no cause in the
+        drafter. What accepted drafts before it died was loaded right.
     Effect: Nothing is served.
     Repair: As the exception says; where it points at the checkpoint, as that finding says.
-    Sources: `crashes.toml`: exceptions seen in public reports and in the engines' sources.
+    Sources: The texts of raise and assert statements of every release; `crashes.toml` for what they are about, and
+        for exceptions that are not the engine's.
     """
-    died = log.crash
-    if died is None:
-        return
-    known = [fault for fault in died.explains if any(one.fault == fault for one in earlier)]
-    place = seen(f"{died.rank or 'the server'}: {died.error}", log.path, line=died.line)
-    if known:
+    died = crash.without(cleared)
+    if any(one.fault in died.explains for one in earlier):
         return  # ranking adds the traceback to that finding
-    stops = [one for one in earlier if one.impact is Impact.STOPS and one.severity is Severity.ERROR]
-    if stops and not (died.alone and died.explains):
-        return
+    place = seen(f"{died.rank or 'the server'}: {died.error}", log.path, line=died.line)
     fault = died.explains[0] if died.alone and died.explains else "runtime.crash"
     can_be = [] if died.alone else [seen(f"it can come from {one}") for one in died.explains]
     yield Finding(
         f"The server died: {died.meaning}",
-        (place, *can_be),
+        (place, *map(seen, died.seen), *can_be),
         died.fix,
         fault=fault,
-        confidence=0.9 if died.explains else 0.7,
+        confidence=died.sure or (0.8 if died.explains else 0.7),
     )
 
 

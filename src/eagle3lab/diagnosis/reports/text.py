@@ -59,8 +59,7 @@ def observed_line(diagnosis: Diagnosis) -> str:
     """What the log shows, in one line."""
     observed = diagnosis.observed
     assert observed is not None
-    crash = f"; the server died of {printable(observed.crash)}" if observed.crash else ""
-    return f"Observed: {observed.signature} ({printable(observed.reason)}){crash}"
+    return f"Observed: {observed.signature} ({printable(observed.reason)})"
 
 
 def counts(diagnosis: Diagnosis) -> str:

@@ -103,12 +103,14 @@ class Refusal:
         reason: Why not.
         evidence: What was seen.
         alternatives: What can be done instead.
+        release: The first later release of the engine that has no such fault; empty without.
     """
 
     fault: str | None
     reason: str
     evidence: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
+    release: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,7 @@ def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
         "reason": refusal.reason,
         "evidence": list(refusal.evidence),
         "alternatives": list(refusal.alternatives),
+        "release": refusal.release or None,
     }
 
 

@@ -65,6 +65,8 @@ REPAIRS: dict[str, tuple[Repair, ...]] = {
 }
 # What the target's weights can settle.
 _BY_TARGET = frozenset({"head.lm-head-missing", "vocab.missing", "vocab.range", "vocab.t2d", "vocab.zero"})
+# What a diagnosis advises by the names alone; where no repair of them was confirmed, that advice leads nowhere.
+_BY_NAME = ("names.", "head-kind.architecture")
 # Of the command, the target's class or the machine: no copy of the drafter changes them, and none is worse for them.
 _NOT_OF_FILES = ("flags.", "runtime.", "metric.", "training.")
 _ELSEWHERE = frozenset(
@@ -177,12 +179,14 @@ class _Planner:
             {(step.finding.code, step.finding.fault): step.change for step in steps},
         )
 
-    def _diagnosis(self) -> Diagnosis:
-        return examine(with_drafter(self.case, self.copy.checkpoint))
+    def _diagnosis(self) -> tuple[Diagnosis, bool]:
+        """The diagnosis of the copy as it stands, and whether its load could be simulated at all."""
+        case = with_drafter(self.case, self.copy.checkpoint)
+        return examine(case), _load_of(case) is not None
 
     def _mend(self) -> tuple[list[_Step], tuple[Finding, ...]]:
         """The changes that are kept, and the findings that are left."""
-        start, first = self.copy.state(), self._diagnosis()
+        start, (first, _) = self.copy.state(), self._diagnosis()
         given = _faults(first)
         banned: set[str] = set()
         while True:
@@ -216,8 +220,8 @@ class _Planner:
                 change = repair(self.copy)
                 if change is None:
                     continue
-                after = self._diagnosis()
-                if finding.fault not in _faults(after):
+                after, simulated = self._diagnosis()
+                if simulated and finding.fault not in _faults(after):
                     kept = replace(change, fault=finding.fault)
                     yield _Step(kept, finding, _faults(found), _faults(after)), after
                 self.copy.restore(state)
@@ -240,14 +244,18 @@ class _Planner:
         return finding.severity is Severity.ERROR or mendable
 
     def _refusal(self, finding: Finding) -> Refusal:
-        later = self.first_without(finding)
-        advice = [f"Repair it for {later}, to which this is no obstacle."] if later else []
+        evidence = tuple(f"{one.tensor}: {one.text}" if one.tensor else one.text for one in finding.evidence)
+        release = self.first_without(finding) or ""
+        advice = [f"Repair it for {release}, to which this is no obstacle."] if release else []
         if self.copy.target is None and finding.fault in _BY_TARGET:
             advice.append(
                 "Give the target's folder with --target: its head can prove or supply what is missing."
             )
-        evidence = tuple(f"{one.tensor}: {one.text}" if one.tensor else one.text for one in finding.evidence)
-        return Refusal(finding.fault, finding.title, evidence, (*advice, finding.fix))
+        if not finding.fault.startswith(_BY_NAME):
+            advice.append(finding.fix)
+        elif not release:
+            advice.append("Export the drafter again for this engine, or use another engine.")
+        return Refusal(finding.fault, finding.title, evidence, tuple(advice), release)
 
     def first_without(self, finding: Finding) -> str | None:
         """The first later release of the engine in which the drafter as it is has no such fault; None without."""
@@ -312,17 +320,16 @@ diagnose = partial(diagnosis.diagnose, confirm=offers)
 def _offered(finding: Finding, plan: RepairPlan, refused: dict[str | None, Refusal]) -> Finding:
     change = plan.mended.get((finding.code, finding.fault))
     if change is not None:
-        others = ", ".join(sorted(str(fault) for fault in refused))
-        command = f"`eagle3lab repair DRAFTER --for {plan.engine} --out COPY`"
-        how = f"not written before {others} is solved" if others else f"{command} writes such a copy"
-        return replace(
-            finding, fix=f"{finding.fix} In a copy: {change.title}; {how}, and this finding is gone there."
-        )
+        others = ", ".join(sorted(fault or "what cannot be simulated" for fault in refused))
+        command = f"`eagle3lab repair DRAFTER --for {plan.engine} --out COPY` does this"
+        said = f"{command} as long as nothing else stands in the way: {others}" if others else command
+        return replace(finding, fix=f"{finding.fix} {said} ({change.title}).")
     refusal = refused.get(finding.fault)
-    if refusal is None or not finding.fault.startswith(("names.", "head-kind.architecture")):
+    if refusal is None or not finding.fault.startswith(_BY_NAME):
         return finding
-    moved = [advice for advice in refusal.alternatives if advice.startswith("Repair it for ")]
-    release = moved[0].removeprefix("Repair it for ").partition(",")[0] if moved else ""
-    otherwise = "Export the drafter again for this engine, or use another engine."
-    advice = f"Serve it with {release} or later, to which this is no obstacle." if release else otherwise
+    advice = (
+        f"Serve it with {refusal.release} or later, to which this is no obstacle."
+        if refusal.release
+        else refusal.alternatives[-1]
+    )
     return replace(finding, fix=f"No change of the files makes {plan.engine} load it. {advice}")

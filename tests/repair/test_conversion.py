@@ -36,33 +36,45 @@ def test_there_and_back_is_the_same_head(tmp_path: Path) -> None:
 
 def test_ids_become_inputs_of_layers(tmp_path: Path) -> None:
     case = materialise(specforge(), tmp_path / "case")
-    planned = plan(case / "drafter", "vllm", case / "target")
+    planned = plan(case / "drafter", "speculators", case / "target")
     assert planned.copy.raw["eagle_aux_hidden_state_layer_ids"] == [2, 16, 29]
     assert "eagle_config" not in planned.copy.raw
     assert planned.copy.raw["norm_before_residual"] is False
 
 
 def test_what_the_format_needs_and_the_files_do_not_say(tmp_path: Path) -> None:
-    (refusal,) = plan(materialise(specforge(), tmp_path / "case") / "drafter", "vllm").refusals
+    (refusal,) = plan(materialise(specforge(), tmp_path / "case") / "drafter", "speculators").refusals
     assert refusal.fault == "head-kind.config-dialect" and "--target" in refusal.alternatives[0]
 
 
-def test_a_silent_norm_before_residual_is_stated_for_vllm_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["vllm", "vllm==0.20.2", "speculators"])
+def test_a_silent_norm_before_residual_is_stated(engine: str, tmp_path: Path) -> None:
+    """vLLM takes true where the library that wrote the config takes false."""
     source = drafter("ok-vllm-native-speculators", tmp_path / "case")
     config = json.loads((source / "config.json").read_text())
     del config["norm_before_residual"]
     (source / "config.json").write_text(json.dumps(config))
-    planned = plan(source, "vllm")
+    planned = plan(source, engine)
     assert faults(planned) == ["layer.norm-before-residual"]
     assert planned.copy.raw["norm_before_residual"] is False
-    assert plan(source, "speculators").status == "unchanged"
+
+
+def test_a_flat_head_is_repaired_for_vllm_without_being_converted(tmp_path: Path) -> None:
+    case = specforge(edits={"rename": {"*": "draft_model.*"}})
+    source = materialise(case, tmp_path / "case") / "drafter"
+    planned = plan(source, "vllm==0.33.0", tmp_path / "case" / "target")
+    assert (faults(planned), planned.refusals) == (["names.rejected", "capture.ids-convention"], ())
+    assert planned.copy.config.dialect == "huggingface"
+    assert planned.copy.raw["eagle_aux_hidden_state_layer_ids"] == [2, 16, 29]
+    write_repair(planned, tmp_path / "out")
+    assert plan(tmp_path / "out", "vllm==0.33.0", tmp_path / "case" / "target").status == "unchanged"
 
 
 def test_norm_before_residual_is_no_obstacle_there(tmp_path: Path) -> None:
     case = tmp_path / "case"
     source = drafter("layer-norm-before-residual", case)
     assert refused(plan(source, OLD)) == {"layer.norm-before-residual"}
-    planned = plan(source, "vllm", case / "target")
+    planned = plan(source, "speculators", case / "target")
     assert planned.refusals == ()
     assert planned.copy.raw["norm_before_residual"] is True
 
@@ -70,15 +82,15 @@ def test_norm_before_residual_is_no_obstacle_there(tmp_path: Path) -> None:
 def test_a_map_of_the_whole_vocabulary_stops_vllm(tmp_path: Path) -> None:
     case = tmp_path / "case"
     source = drafter("ok-full-vocab-zero-d2t", case)
-    assert refused(plan(source, "vllm", case / "target")) == {"vocab.discarded"}
+    assert refused(plan(source, "speculators", case / "target")) == {"names.rejected"}
 
 
 def test_raw_trainer_names_become_the_formats_own(tmp_path: Path) -> None:
     """vLLM stops at every name it does not know: prefixes go from the token map too, which is corrected as well."""
     case = specforge(template__d2t="absolute", edits={"rename": {"*": "draft_model.*"}})
     source = materialise(case, tmp_path / "case") / "drafter"
-    planned = plan(source, "vllm", tmp_path / "case" / "target")
-    assert faults(planned) == ["head-kind.config-dialect", "names.dropped", "vocab.absolute"]
+    planned = plan(source, "speculators", tmp_path / "case" / "target")
+    assert faults(planned) == ["head-kind.config-dialect", "names.rejected", "vocab.absolute"]
     write_repair(planned, tmp_path / "out")
     copy = open_checkpoint(tmp_path / "out")
     assert {"d2t", "t2d", "fc.weight", "layers.0.mlp.up_proj.weight"} <= set(copy.tensors)

@@ -87,7 +87,7 @@ def test_a_repair_of_a_repair_is_undone_step_by_step(tmp_path: Path) -> None:
     source = materialise(specforge(template__prefix="layers.0."), tmp_path / "case") / "drafter"
     write_repair(plan(source, OLD), tmp_path / "old")
     target = tmp_path / "case" / "target"
-    back = plan(tmp_path / "old", "vllm", target)
+    back = plan(tmp_path / "old", "speculators", target)
     assert faults(back) == ["head-kind.config-dialect", "names.dropped"]
     write_repair(back, tmp_path / "vllm")
     undo_repair(tmp_path / "vllm", tmp_path / "old again")

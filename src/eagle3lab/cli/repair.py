@@ -28,7 +28,9 @@ def repair(
     ] = None,
     engine: Annotated[
         str,
-        typer.Option("--for", help="Who is to load the copy: sglang==X.Y.Z, installed, vllm or speculators."),
+        typer.Option(
+            "--for", help="Who is to load the copy: sglang==X.Y.Z, vllm==X.Y.Z, installed, or speculators."
+        ),
     ] = "installed",
     out: Annotated[
         Optional[Path],  # noqa: UP045

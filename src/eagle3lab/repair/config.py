@@ -278,3 +278,20 @@ def rope(copy: WorkingCopy) -> Change | None:
             copy.set("rope_scaling", dict(config.rope_scaling) if config.rope_scaling else None),
         ),
     )
+
+
+def norm_before_residual(copy: WorkingCopy) -> Change | None:
+    """norm_before_residual as false, where the library that wrote the config is silent and vLLM takes true."""
+    config = copy.config
+    if config.dialect != "speculators" or config.stated("norm_before_residual") or copy.engine.kind != "vllm":
+        return None
+    return Change(
+        "layer.norm-before-residual",
+        "norm_before_residual is stated as false",
+        (
+            "config.json does not state norm_before_residual",
+            f"{copy.engine.spec} takes true then (transformers_utils/configs/speculators/algos.py), speculators false",
+        ),
+        "the library that wrote the config trains with false unless it states true",
+        (copy.set("norm_before_residual", False),),
+    )

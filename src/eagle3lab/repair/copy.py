@@ -197,13 +197,13 @@ class WorkingCopy:
         """
         return self.checkpoint.config
 
-    def simulate(self) -> LoadPlan:
-        """What the release makes of it.
+    def simulate(self, engine: EngineFacts | None = None) -> LoadPlan:
+        """What the release, or another engine, makes of it.
 
         Raises:
             InputError: It cannot be simulated.
         """
-        return simulate(self.config, list(self.checkpoint.contents.offered), self.engine)
+        return simulate(self.config, list(self.checkpoint.contents.offered), engine or self.engine)
 
     def capture(self) -> CapturePlan:
         """What the release captures for it, under EAGLE3 and without CUDA graphs."""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from eagle3lab import diagnosis
 from eagle3lab.diagnosis import Diagnosis, Finding, Inputs, Severity, examine, gather, with_drafter
 from eagle3lab.diagnosis.framework import Missing
-from eagle3lab.engines.release import Release, releases
+from eagle3lab.engines.release import SIMULATED, Release, newest_release, releases
 from eagle3lab.errors import InputError
-from eagle3lab.repair import config, speculators, tensors
+from eagle3lab.repair import config, tensors
 from eagle3lab.repair.copy import WorkingCopy
 from eagle3lab.repair.model import Change, Refusal, RepairPlan
+from eagle3lab.repair.speculators import SPECULATORS, convert
 from eagle3lab.repair.token_map import token_map
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ REPAIRS: dict[str, tuple[Repair, ...]] = {
     "capture.ids-range": _IDS,
     "capture.engine-defect": _IDS,
     "layer.norm-before-fc": (config.input_norms,),
+    "layer.norm-before-residual": (config.norm_before_residual,),
     "layer.rope": (config.rope,),
     "layer.bias": (tensors.fc_bias,),
 }
@@ -88,8 +90,8 @@ def plan_repair(drafter: Checkpoint, engine: str, target: Checkpoint | None = No
 
     Args:
         drafter: The drafter.
-        engine: Who is to load the copy: `sglang==0.5.9`, `installed`, a source tree; `vllm`, `vllm==0.32.0` or
-            `speculators` for a copy in the format of the speculators library.
+        engine: Who is to load the copy: `sglang==0.5.9`, `vllm==0.32.0`, the newest of either without a release,
+            `installed`, a source tree; or `speculators` for a copy in that library's format, judged by the newest vLLM.
         target: The target's folder: its config settles layer ids, its weights a missing head or a doubtful map.
 
     Raises:
@@ -100,13 +102,14 @@ def plan_repair(drafter: Checkpoint, engine: str, target: Checkpoint | None = No
             "holds no weights", path=drafter.path, advice="Give the folder the trainer exported."
         )
     _ = drafter.config
-    into = speculators.format_of(engine)
-    spec = engine if into is None else into.served_by
+    asked = engine.strip().lower()
+    kind = "vllm" if asked == SPECULATORS else asked
+    spec = str(newest_release(kind)) if kind in SIMULATED else engine
     case = gather(drafter, target, spec)
     release = _release(case)
     if release is None:
         raise InputError(case.get("Resolved").note or f"nothing is known of {engine}")
-    return _Planner(case, release, into).plan()
+    return _Planner(case, release, convert=asked == SPECULATORS).plan()
 
 
 def plan_for(case: Inputs) -> RepairPlan | None:
@@ -115,7 +118,7 @@ def plan_for(case: Inputs) -> RepairPlan | None:
     if tensors is None or case.value("Config") is None or release is None:
         return None
     try:
-        return _Planner(case, release, None).plan()
+        return _Planner(case, release).plan()
     except InputError:
         return None
 
@@ -138,8 +141,8 @@ class _Step:
 class _Planner:
     """One plan in the making."""
 
-    def __init__(self, case: Inputs, release: ReleaseFacts, into: speculators.Format | None) -> None:
-        self.case, self.into = case, into
+    def __init__(self, case: Inputs, release: ReleaseFacts, *, convert: bool = False) -> None:
+        self.case, self.convert = case, convert
         self.target: TargetFolder | None = case.value("TargetFolder")
         opened = self.target.checkpoint if self.target else None
         drafter: Checkpoint = case.get("DrafterFolder").checkpoint
@@ -152,9 +155,8 @@ class _Planner:
         converted: list[Change] = []
         refused: list[Refusal] = []
         notes = list(engine.notes)
-        if self.into is not None:
-            engine = copy.engine = self.into.facts
-            converted, refused = self.into.convert(copy)
+        if self.convert:
+            converted, refused = convert(copy)
         other = set(copy.config.architectures) & {*engine.drafter.other_architectures, *engine.undescribed}
         if other - set(engine.drafter.architectures):
             reason = f"{engine.spec} serves {min(other)} with a class that eagle3lab does not describe"
@@ -168,7 +170,7 @@ class _Planner:
         if self.case.value("Target") is None:
             notes += copy.capture().unknown
         return RepairPlan(
-            engine.spec,
+            SPECULATORS if self.convert else engine.spec,
             copy.source,
             (*converted, *(step.change for step in steps)),
             tuple(refused),
@@ -182,7 +184,7 @@ class _Planner:
     def _diagnosis(self) -> tuple[Diagnosis, bool]:
         """The diagnosis of the copy as it stands, and whether its load could be simulated at all."""
         case = with_drafter(self.case, self.copy.checkpoint)
-        return examine(case), _load_of(case) is not None
+        return examine(case), not isinstance(case.get("Load"), Missing)
 
     def _mend(self) -> tuple[list[_Step], tuple[Finding, ...]]:
         """The changes that are kept, and the findings that are left."""

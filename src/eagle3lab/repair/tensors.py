@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from eagle3lab.checkpoint.safetensors import read_header
 from eagle3lab.checkpoint.store import INDEX_FILE, safe_file
 from eagle3lab.checkpoint.tensors import DTYPE_BITS
+from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.loading.names import route
+from eagle3lab.engines.release import newest_release
 from eagle3lab.engines.target import read_target
 from eagle3lab.errors import InputError
 from eagle3lab.repair.copy import Held, TargetRows
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from eagle3lab.checkpoint import Checkpoint
-    from eagle3lab.engines.facts import NameRules
+    from eagle3lab.engines.facts import EngineFacts, NameRules
     from eagle3lab.engines.loading import LoadPlan
     from eagle3lab.repair.copy import WorkingCopy
 
@@ -58,13 +62,24 @@ def loadable_names(parameters: Iterable[str], rules: NameRules) -> tuple[str, ..
     return tuple(sorted(names))
 
 
+@cache
+def format_facts() -> EngineFacts:
+    """The names of the speculators format: those of the parameters of SGLang's class, taken strictly.
+
+    The layer is the one that this class has, so it describes what must be there and in which shape; vLLM and the
+    library stop at any other name.
+    """
+    newest = resolve_engine(str(newest_release()))
+    return replace(newest, names=replace(newest.names, renames=()), construction=())
+
+
 def rename(copy: WorkingCopy, *, strict: bool = False) -> Change | None:
     """Rename the tensors that reach no parameter to names that do, if the simulated load then gains by it.
 
     Args:
         copy: The copy, changed in place.
-        strict: Whether tensors that the release finds under another name than its own are renamed too (for a
-            reader that is stricter than the release).
+        strict: Whether every tensor gets the name that the speculators format has for it, which vLLM and the
+            library stop without, and not only those that the release does not find.
 
     Returns:
         The change, or None if there is nothing to rename or no renaming helps.
@@ -72,8 +87,11 @@ def rename(copy: WorkingCopy, *, strict: bool = False) -> Change | None:
     before = copy.simulate()
     if before.construction_error is not None or not before.parameters:
         return None
-    parameters = [parameter.name for parameter in before.parameters]
-    mapping = _renaming(copy, parameters, strict)
+    strict = strict or copy.engine.kind == "vllm"
+    facts = format_facts() if strict else copy.engine
+    plan = copy.simulate(facts) if strict else before
+    parameters = [parameter.name for parameter in plan.parameters]
+    mapping = _renaming(copy, facts.names, parameters, strict)
     if not mapping:
         return None
     state = copy.state()
@@ -115,9 +133,9 @@ def _rest(plan: LoadPlan) -> str:
     return f" ({left[0]}{', …' if len(left) > 1 else ''})" if left else ""
 
 
-def _renaming(copy: WorkingCopy, parameters: list[str], strict: bool) -> dict[str, str]:
+def _renaming(copy: WorkingCopy, rules: NameRules, parameters: list[str], strict: bool) -> dict[str, str]:
     """Old name → new one, for the one set of tensors that can be meant; empty if there is none or more than one."""
-    rules, known = copy.engine.names, frozenset(parameters)
+    known = frozenset(parameters)
     layers: dict[tuple[int, str], str] = {}
     outside: list[str] = []
     for name in loadable_names(parameters, rules):

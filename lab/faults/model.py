@@ -7,6 +7,7 @@ says what is to be launched. It changes one thing; that it changes something is 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.engines.extract import ReleaseFacts
 from eagle3lab.errors import InputError
 from lab.specimen.paths import drafter_dir, target_dir
-from lab.specimen.variant import write_flat
+from lab.specimen.variant import write_flat, write_variant
 
 # What most faults should look like.
 DEAD = "accept length 1.0: no draft but those of chance is accepted"
@@ -115,6 +116,44 @@ def fault(
         return inject
 
     return enter
+
+
+def variant(
+    name: str,
+    change: str,
+    expected: str,
+    *,
+    applies: Applies = always,
+    modelled: bool = True,
+    training: str | None = None,
+    **changes: Any,
+) -> None:
+    """Enter a fault that `write_variant` makes with these `changes`."""
+
+    @fault(name, change, expected, applies=applies, modelled=modelled, training=training)
+    def _(head: Checkpoint, out: Path) -> None:
+        write_variant(head, out, **changes)
+
+
+def command(
+    name: str, change: str, expected: str, *, applies: Applies = always, modelled: bool = True, **fields: Any
+) -> None:
+    """Enter a fault of the launch command: these `fields` of `LaunchPlan`."""
+
+    @fault(name, change, expected, applies=applies, modelled=modelled)
+    def _(head: Checkpoint, out: Path) -> Mapping[str, Any]:
+        return fields
+
+
+def with_target(out: Path, change: Callable[[Checkpoint, Path], None]) -> None:
+    """Put a copy of the target, its model files changed, into the folder beside the head's."""
+    folder = out.parent / "target"
+    shutil.copytree(target_dir(), folder, ignore=shutil.ignore_patterns("config.json", "model.safetensors"))
+    beside = folder.with_name("changed-target")
+    change(open_checkpoint(target_dir()), beside)
+    for path in beside.iterdir():
+        path.rename(folder / path.name)
+    beside.rmdir()
 
 
 def write_healthy(folder: Path, source: Path | None = None) -> Served:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
 from pathlib import Path
-from typing import Any
 
 from eagle3lab.checkpoint import Checkpoint
 from eagle3lab.engines.extract import ReleaseFacts
 from eagle3lab.engines.release import Release
-from lab.faults.model import DEAD, LATER, PARTIAL, STOPS, Applies, always, fault
+from lab.faults.model import DEAD, LATER, PARTIAL, STOPS, Applies, command, fault, variant, with_target
+from lab.specimen.paths import drafter_dir, target_dir
 from lab.specimen.variant import write_variant
 
 
@@ -25,49 +25,42 @@ def _where(rule: str, otherwise: str) -> Applies:
 
 # ---- what is captured ----------------------------------------------------------------------------------------------
 
-
-def _ids(name: str, ids: list[int], change: str, expected: str) -> None:
-    @fault(name, change, expected)
-    def _(head: Checkpoint, out: Path) -> None:
-        nested = {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}
-        write_variant(head, out, config={"eagle_config": nested})
-
-
-_ids(
-    "capture.ids-convention/inputs-for-outputs",
-    [2, 4, 5],
-    "The ids of the layers whose input the head was trained on (2, 4, 5) stand where ids of outputs are read.",
-    "somewhat fewer drafts are accepted: neighbouring layers are alike",
-)
-_ids(
-    "capture.ids-convention/twice-converted",
-    [0, 2, 3],
-    "Ids of outputs (1, 3, 4) were converted once more, to 0, 2, 3.",
-    "somewhat fewer drafts are accepted: neighbouring layers are alike",
-)
-_ids(
-    "capture.ids-convention/early-layers",
-    [0, 1, 2],
-    "The ids name the first three layers, 0, 1 and 2.",
-    PARTIAL,
-)
-_ids(
-    "capture.ids-range",
-    [1, 3, 8],
-    "The last id, 8, names a layer that the target of eight layers does not have.",
-    STOPS,
-)
-_ids("capture.ids-count", [1, 3], "Two ids are named for an fc that takes three states.", STOPS)
-
-
-@fault(
+for _name, _ids, _change, _expected in (
+    (
+        "capture.ids-convention/inputs-for-outputs",
+        [2, 4, 5],
+        "The ids of the layers whose input the head was trained on (2, 4, 5) stand where ids of outputs are read.",
+        "somewhat fewer drafts are accepted: neighbouring layers are alike",
+    ),
+    (
+        "capture.ids-convention/twice-converted",
+        [0, 2, 3],
+        "Ids of outputs (1, 3, 4) were converted once more, to 0, 2, 3.",
+        "somewhat fewer drafts are accepted: neighbouring layers are alike",
+    ),
+    (
+        "capture.ids-convention/early-layers",
+        [0, 1, 2],
+        "The ids name the first three layers, 0, 1 and 2.",
+        PARTIAL,
+    ),
+    (
+        "capture.ids-range",
+        [1, 3, 8],
+        "The last id, 8, names a layer that the target of eight layers does not have.",
+        STOPS,
+    ),
+    ("capture.ids-count", [1, 3], "Two ids are named for an fc that takes three states.", STOPS),
+):
+    _nested = {"eagle_aux_hidden_state_layer_ids": _ids, "use_aux_hidden_state": True}
+    variant(_name, _change, _expected, config={"eagle_config": _nested})
+variant(
     "capture.disabled",
     "eagle_config.use_aux_hidden_state is false: one state instead of three, as wide as the embedding, so fc is "
     "skipped.",
     DEAD,
+    config={"eagle_config": {"use_aux_hidden_state": False}},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"eagle_config": {"use_aux_hidden_state": False}})
 
 
 @fault(
@@ -76,179 +69,136 @@ def _(head: Checkpoint, out: Path) -> None:
     STOPS,
 )
 def _(head: Checkpoint, out: Path) -> None:
-    import json
-    import shutil
-
-    from lab.specimen.paths import target_dir
-
     write_variant(head, out)
-    folder = out.parent / "target"
-    shutil.copytree(target_dir(), folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config["architectures"] = ["XverseForCausalLM"]
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    with_target(out, lambda target, to: _with_class(target, to, "XverseForCausalLM"))
 
 
-def _launch(
-    name: str, change: str, expected: str, *, applies: Applies = always, modelled: bool = True, **fields: Any
-) -> None:
-    @fault(name, change, expected, applies=applies, modelled=modelled)
-    def _(head: Checkpoint, out: Path) -> Mapping[str, Any]:
-        return fields
+def _with_class(target: Checkpoint, to: Path, name: str) -> None:
+    write_variant(target, to, config={"architectures": [name]})
 
 
-_launch("capture.algorithm/EAGLE", "--speculative-algorithm is EAGLE.", DEAD, algorithm="EAGLE")
-_launch("capture.algorithm/NEXTN", "--speculative-algorithm is NEXTN.", DEAD, algorithm="NEXTN")
+command("capture.algorithm/EAGLE", "--speculative-algorithm is EAGLE.", DEAD, algorithm="EAGLE")
+command("capture.algorithm/NEXTN", "--speculative-algorithm is NEXTN.", DEAD, algorithm="NEXTN")
 
 # ---- the layer -----------------------------------------------------------------------------------------------------
 
-
-@fault(
+_ROPE = _where(
+    "reads rope_parameters",
+    "this release reads rope_theta as an attribute, which transformers 5 does not set: the base is 10 000 "
+    "here whatever config.json says",
+)
+variant(
     "layer.norm-output/stated",
     "config.json says norm_output, with which the head was not trained.",
     LATER,
     applies=_where("reads norm_output", "this release does not read norm_output"),
+    config={"norm_output": True},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"norm_output": True})
-
-
-def _rope(name: str, change: str, expected: str, **settings: Any) -> None:
-    @fault(
-        f"layer.rope/{name}",
-        change,
-        expected,
-        applies=_where(
-            "reads rope_parameters",
-            "this release reads rope_theta as an attribute, which transformers 5 does not set: the base is 10 000 "
-            "here whatever config.json says",
-        ),
-    )
-    def _(head: Checkpoint, out: Path) -> None:
-        write_variant(head, out, config=settings)
-
-
-_rope("base-500000", "rope_theta is 500 000; the head was trained with 10 000.", PARTIAL, rope_theta=5e5)
-_rope("base-100", "rope_theta is 100; the head was trained with 10 000.", PARTIAL, rope_theta=100.0)
-_rope(
-    "linear-4",
+variant(
+    "layer.rope/base-500000",
+    "rope_theta is 500 000; the head was trained with 10 000.",
+    PARTIAL,
+    applies=_ROPE,
+    config={"rope_theta": 5e5},
+)
+variant(
+    "layer.rope/base-100",
+    "rope_theta is 100; the head was trained with 10 000.",
+    PARTIAL,
+    applies=_ROPE,
+    config={"rope_theta": 100.0},
+)
+variant(
+    "layer.rope/linear-4",
     "rope_scaling divides positions by four; the head was trained without scaling.",
     PARTIAL,
-    rope_scaling={"rope_type": "linear", "factor": 4.0},
+    applies=_ROPE,
+    config={"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
 )
-
-
-@fault(
+variant(
     "layer.bias",
     "config.json says attention_bias, and the checkpoint has no biases.",
     "the output projection's bias is left to chance",
+    config={"attention_bias": True},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"attention_bias": True})
-
-
-@fault(
+variant(
     "layer.bias/fc",
     "config.json says bias, and the checkpoint has no bias of fc.",
     "biases of fc and of the output projection are left to chance",
+    config={"bias": True},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"bias": True})
-
-
-@fault(
+variant(
     "layer.context",
     "max_position_embeddings is 16, shorter than any answer.",
     "the engine stops, or drafts fail behind the sixteenth token",
     modelled=False,
+    config={"max_position_embeddings": 16},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"max_position_embeddings": 16})
-
 
 # ---- the kind of head ----------------------------------------------------------------------------------------------
 
+for _name, _class in (
+    ("head-kind.architecture", "LlamaForCausalLM"),
+    ("head-kind.architecture/unknown", "Eagle3LlamaForCausalLM"),
+):
+    variant(_name, f"`architectures` names {_class}.", STOPS, config={"architectures": [_class]})
 
-@fault("head-kind.architecture", "`architectures` names LlamaForCausalLM.", STOPS)
+
+@fault("head-kind.not-eagle3", "The drafter is a language model: the target itself.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"architectures": ["LlamaForCausalLM"]})
-
-
-@fault("head-kind.architecture/unknown", "`architectures` names Eagle3LlamaForCausalLM.", STOPS)
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"architectures": ["Eagle3LlamaForCausalLM"]})
-
-
-@fault(
-    "head-kind.not-eagle3",
-    "The drafter is a language model: the target itself.",
-    STOPS,
-)
-def _(head: Checkpoint, out: Path) -> None:
-    import shutil
-
-    from lab.specimen.paths import target_dir
-
     shutil.copytree(target_dir(), out)
 
 
 @fault("head-kind.config-dialect", "config.json and names are left as speculators saved them.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
-    import shutil
-
-    from lab.specimen.paths import drafter_dir
-
     out.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         shutil.copyfile(drafter_dir() / name, out / name)
 
 
-@fault("head-kind.config-value/draft-vocabulary", "draft_vocab_size is absent from config.json.", STOPS)
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, without_config=["draft_vocab_size"])
-
-
-@fault("head-kind.config-value/target-width", "target_hidden_size is null.", STOPS)
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"target_hidden_size": None})
-
-
-@fault(
+variant(
+    "head-kind.config-value/draft-vocabulary",
+    "draft_vocab_size is absent from config.json.",
+    STOPS,
+    without_config=["draft_vocab_size"],
+)
+variant(
+    "head-kind.config-value/target-width",
+    "target_hidden_size is null.",
+    STOPS,
+    config={"target_hidden_size": None},
+)
+variant(
     "head-kind.config-value/eagle-config",
     "eagle_config is null.",
     STOPS,
     applies=_where("fails on a null eagle_config", "this release takes a null eagle_config"),
     modelled=False,
+    config={"eagle_config": None},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"eagle_config": None})
-
-
-@fault(
+variant(
     "head-kind.layer-count",
     "num_hidden_layers is 2 for one decoder layer in the weights.",
     "the engine stops, or a second layer is left to chance",
+    config={"num_hidden_layers": 2},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"num_hidden_layers": 2})
-
 
 # ---- the command ---------------------------------------------------------------------------------------------------
 
-_launch(
+command(
     "flags.draft-tokens/chain-of-8",
     "Eight draft tokens are asked of a chain of three steps.",
     "no effect: the engine makes four of them",
     draft_tokens=8,
 )
-_launch(
+command(
     "flags.draft-tokens/pruned-tree",
     "A tree of four branches and three steps is cut to four draft tokens.",
     "later positions are drafted seldom",
     topk=4,
     draft_tokens=4,
 )
-_launch(
+command(
     "flags.draft-tokens/too-few",
     "A tree of four branches and three steps is cut to two draft tokens, fewer than its depth.",
     STOPS,
@@ -256,21 +206,21 @@ _launch(
     topk=4,
     draft_tokens=2,
 )
-_launch(
+command(
     "flags.method",
     "--speculative-algorithm is STANDALONE, which takes the drafter for a language model.",
     STOPS,
     modelled=False,
     algorithm="STANDALONE",
 )
-_launch(
+command(
     "flags.draft-path",
     "The command has no --speculative-draft-model-path.",
     STOPS,
     modelled=False,
     drafter=None,
 )
-_launch(
+command(
     "flags.incompatible",
     "The command asks for LoRA as well: --enable-lora, with rank and modules for adapters to come.",
     STOPS,

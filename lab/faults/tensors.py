@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from eagle3lab.checkpoint import Checkpoint
+from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.engines.extract import ReleaseFacts
-from lab.faults.model import DEAD, NONE, PARTIAL, STOPS, fault
+from lab.faults.model import DEAD, NONE, PARTIAL, STOPS, fault, variant
 from lab.specimen.paths import target_dir
 from lab.specimen.variant import write_variant
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SEED = 7
 
@@ -27,25 +27,21 @@ def _drops_layer_names(facts: ReleaseFacts) -> str | None:
     return "this release takes the name layers.0." if taken else None
 
 
-@fault(
+variant(
     "names.dropped/layers.0",
     "The decoder layer's tensors are called layers.0.* as speculators writes them, instead of midlayer.*.",
     DEAD,
     applies=_drops_layer_names,
+    rename=lambda name: name.replace("midlayer.", "layers.0."),
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, rename=lambda name: name.replace("midlayer.", "layers.0."))
 
 
-@fault("names.dropped/module", "Every tensor's name begins with module., as a wrapped model saves it.", DEAD)
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, rename=lambda name: f"module.{name}")
-
-
-def _missing(what: str, pattern: str, expected: str) -> None:
-    @fault(f"names.missing/{what}", f"No tensor {pattern} is in the checkpoint.", expected)
-    def _(head: Checkpoint, out: Path) -> None:
-        write_variant(head, out, drop=[pattern])
+variant(
+    "names.dropped/module",
+    "Every tensor's name begins with module., as a wrapped model saves it.",
+    DEAD,
+    rename=lambda name: f"module.{name}",
+)
 
 
 for _what, _pattern, _expected in (
@@ -67,7 +63,9 @@ for _what, _pattern, _expected in (
     ),
     ("whole-layer", "midlayer.*", DEAD),
 ):
-    _missing(_what, _pattern, _expected)
+    variant(
+        f"names.missing/{_what}", f"No tensor {_pattern} is in the checkpoint.", _expected, drop=[_pattern]
+    )
 
 
 @fault("names.shape/narrow-fc", "fc.weight lacks its last column.", STOPS)
@@ -76,13 +74,12 @@ def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, replace={"fc.weight": fc})
 
 
-@fault(
+variant(
     "names.shape/cut-feed-forward",
     "config.json states intermediate_size 256 where the tensors have 384 rows.",
     "the loader cuts rows and columns off without a word, or stops",
+    config={"intermediate_size": 256},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"intermediate_size": 256})
 
 
 def _drops_unknown_names(facts: ReleaseFacts) -> str | None:
@@ -94,14 +91,13 @@ def _drops_unknown_names(facts: ReleaseFacts) -> str | None:
     )
 
 
-@fault(
+variant(
     "names.rejected",
     "A counter that belongs to training, step, lies among the tensors.",
     STOPS,
     applies=_drops_unknown_names,
+    replace={"step": np.zeros(1, dtype=np.int64)},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, replace={"step": np.zeros(1, dtype=np.int64)})
 
 
 @fault(
@@ -131,26 +127,21 @@ def _(head: Checkpoint, out: Path) -> None:
     write_variant(head, out, replace=replace)
 
 
-@fault("head.lm-head-missing", "No lm_head.weight is in the checkpoint.", DEAD)
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, drop=["lm_head.weight"])
+variant("head.lm-head-missing", "No lm_head.weight is in the checkpoint.", DEAD, drop=["lm_head.weight"])
 
 
 @fault("head.lm-head-rows", "lm_head.weight has the target's 1024 rows, draft_vocab_size is 704.", STOPS)
 def _(head: Checkpoint, out: Path) -> None:
-    from eagle3lab.checkpoint import open_checkpoint
-
     rows = open_checkpoint(target_dir()).read("lm_head.weight")
     write_variant(head, out, replace={"lm_head.weight": np.asarray(rows, dtype=np.float32)})
 
 
-@fault(
+variant(
     "head.tied",
     "tie_word_embeddings is true, so that the scores of the first 704 embeddings are read for the head's.",
     DEAD,
+    config={"tie_word_embeddings": True},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"tie_word_embeddings": True})
 
 
 def _rows(name: str, change: str, order: Callable[[int], NDArray[Any]]) -> None:
@@ -236,9 +227,7 @@ _map(
 )
 
 
-@fault("vocab.missing", "No d2t is in the checkpoint.", DEAD)
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, drop=["d2t"])
+variant("vocab.missing", "No d2t is in the checkpoint.", DEAD, drop=["d2t"])
 
 
 @fault(
@@ -265,8 +254,6 @@ def _(head: Checkpoint, out: Path) -> None:
     DEAD,
 )
 def _(head: Checkpoint, out: Path) -> Mapping[str, Any]:
-    import torch
-
     offsets = np.asarray(head.read("d2t"), dtype=np.int64)
     hot = write_variant(head, out, drop=["d2t"]) / "hot-token-ids.pt"
     torch.save(torch.from_numpy(offsets + np.arange(len(offsets))), hot)
@@ -298,8 +285,6 @@ def _sharded(head: Checkpoint, out: Path) -> Mapping[str, str]:
 
 
 def _index(out: Path, weight_map: Mapping[str, str]) -> None:
-    import json
-
     index = {"metadata": {}, "weight_map": weight_map}
     (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
@@ -320,8 +305,6 @@ def _(head: Checkpoint, out: Path) -> None:
     DEAD,
 )
 def _(head: Checkpoint, out: Path) -> None:
-    import torch
-
     chance = np.random.default_rng(SEED)
     trained = {name: head.read(name) for name in head.tensors}
     fresh = {

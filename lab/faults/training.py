@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from eagle3lab.checkpoint import Checkpoint, open_checkpoint
+from eagle3lab.checkpoint import Checkpoint
 from eagle3lab.engines.extract import ReleaseFacts
-from lab.faults.model import LATER, PARTIAL, Applies, always, fault
+from lab.faults.model import LATER, PARTIAL, Applies, always, fault, variant, with_target
 from lab.faults.settings import holds
 from lab.faults.train import TRAININGS
-from lab.specimen.paths import target_dir
 from lab.specimen.variant import write_variant
 
 
@@ -31,12 +30,10 @@ def _trained(
     if outputs is not None:
         change += f" eagle_config names that state, {outputs}."
 
-    @fault(name, change, expected, applies=applies, training=training)
-    def _(head: Checkpoint, out: Path) -> None:
-        own: dict[str, object] = {} if ids is None else {"eagle_aux_hidden_state_layer_ids": ids}
-        if outputs is not None:
-            own["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": outputs, "use_aux_hidden_state": True}
-        write_variant(head, out, config=own)
+    own: dict[str, object] = {} if ids is None else {"eagle_aux_hidden_state_layer_ids": ids}
+    if outputs is not None:
+        own["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": outputs, "use_aux_hidden_state": True}
+    variant(name, change, expected, applies=applies, training=training, config=own)
 
 
 def _ignores_norm_before_fc(facts: ReleaseFacts) -> str | None:
@@ -71,14 +68,13 @@ _trained("training.weak/one-step", "one-step", LATER)
 _trained("training.weak/unshifted-tokens", "unshifted-tokens", PARTIAL)
 
 
-@fault(
+variant(
     "layer.rope/trained-base-100",
     "The head was trained with a rotary base of 100, and config.json does not say so.",
     PARTIAL,
     training="rope-base",
+    config={"rope_theta": 10000.0},
 )
-def _(head: Checkpoint, out: Path) -> None:
-    write_variant(head, out, config={"rope_theta": 10000.0})
 
 
 @fault(
@@ -88,15 +84,16 @@ def _(head: Checkpoint, out: Path) -> None:
     "accept length near 1: the states mean something else",
 )
 def _(head: Checkpoint, out: Path) -> None:
-    source, folder = open_checkpoint(target_dir()), out.parent / "target"
     write_variant(head, out)
-    shutil.copytree(target_dir(), folder)
-    (folder / "model.safetensors").unlink()
-    (folder / "config.json").unlink()
     order = np.random.default_rng(11).permutation(head.config.hidden_size)
+    with_target(out, lambda target, to: _reordered(target, to, order))
+
+
+def _reordered(target: Checkpoint, to: Path, order: NDArray[np.int64]) -> None:
+    """The target with the dimensions of its hidden states in this order."""
     turned = {}
-    for name in source.tensors:
-        values = np.asarray(source.read(name), dtype=np.float32)
+    for name in target.tensors:
+        values = np.asarray(target.read(name), dtype=np.float32)
         if name.endswith("norm.weight"):
             values = values[order]
         elif name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -104,8 +101,4 @@ def _(head: Checkpoint, out: Path) -> None:
         else:
             values = values[:, order]
         turned[name] = np.ascontiguousarray(values)
-    for path in list(folder.iterdir()):
-        path.rename(out.parent / f"kept-{path.name}")
-    write_variant(source, folder, replace=turned)
-    for path in out.parent.glob("kept-*"):
-        path.rename(folder / path.name.removeprefix("kept-"))
+    write_variant(target, to, replace=turned)

@@ -7,8 +7,7 @@ import argparse
 from rich.console import Console
 
 from lab.faults.train import TRAININGS, train
-from lab.specimen.bars import Bars
-from lab.specimen.quiet import quiet
+from lab.specimen.progress import Bars, quiet
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,15 +12,17 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
 
 from eagle3lab.errors import InputError
+from lab.specimen import corpus, head, regenerate, tokenizer
 from lab.specimen.paths import checkout_folder, drafter_dir, specimen_dir
 from lab.specimen.recipe import FULL
-from lab.specimen.target import TrainPlan
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
+from lab.specimen.target import TrainPlan, load_target
 
 #: Called with what is being done, steps done, steps in all, and a note.
 Report = Callable[[str, int, int, str], None]
@@ -129,12 +131,6 @@ def train(name: str, report: Report) -> Path:
     training, folder = TRAININGS[name], head_folder(name)
     if (folder / "config.json").is_file():
         return folder
-    import torch
-    from safetensors.torch import load_file
-
-    from lab.specimen import head
-    from lab.specimen.target import load_target
-
     specimen = specimen_dir()
     model = load_target(specimen / "target")
     rows = _rows(model, report)
@@ -180,8 +176,6 @@ def _plan(training: Training) -> TrainPlan:
 
 def _rows(model: LlamaForCausalLM, report: Report) -> list[list[int]]:
     """Prompts with the target's greedy answers, from the cache when this target has given them before."""
-    from lab.specimen import corpus, regenerate, tokenizer
-
     digest = hashlib.sha256((specimen_dir() / "target" / "model.safetensors").read_bytes())
     kept = cache_folder() / f"answers-{ROWS}-{digest.hexdigest()[:12]}.json"
     if kept.is_file():

@@ -5,7 +5,7 @@
 SGLang 0.5.9 also needs `delegation.KIMI_DELEGATION`.
 """
 
-from lab.kimi.folder import expected, kimi_dir, write_kimi
+from lab.kimi.model import expected, kimi_dir, write_kimi
 
 __all__ = ["SERVE_WITH", "expected", "kimi_dir", "write_kimi"]
 

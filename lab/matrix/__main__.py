@@ -11,7 +11,7 @@ from rich.console import Console
 
 from eagle3lab.errors import Eagle3labError
 from lab.matrix.records import Cell, matrix_file, pairs_file, read_matrix
-from lab.specimen.quiet import quiet
+from lab.specimen.progress import quiet
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -32,7 +32,7 @@ from lab.reference import (
 from lab.reference.forward import Place, Shape, Values
 from lab.specimen import build, regenerate, tokenizer
 from lab.specimen.paths import prompts_file, target_dir
-from lab.specimen.quiet import quiet
+from lab.specimen.progress import quiet
 
 #: Recorded prompts, and tokens of each, that are compared at most.
 MOST_PROMPTS, LONGEST = 8, 512

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from eagle3lab.errors import Eagle3labError
 from lab.specimen import specimen_dir
-from lab.specimen.bars import Bars
 from lab.specimen.paths import checkout_folder
+from lab.specimen.progress import Bars
 
 
 def main(arguments: list[str] | None = None) -> int:

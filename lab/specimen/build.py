@@ -21,7 +21,7 @@ from lab import reference
 from lab.specimen import corpus, head, regenerate, target, tokenizer
 from lab.specimen.cards import write_cards
 from lab.specimen.permutation import write_permutation
-from lab.specimen.quiet import quiet
+from lab.specimen.progress import quiet
 from lab.specimen.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -7,29 +7,20 @@ hidden states to say what the target would say, several steps ahead through its 
 
 from __future__ import annotations
 
+import copy
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM
 
 from lab.specimen.regenerate import answer_start
-from lab.specimen.target import (
-    TargetShape,
-    TrainPlan,
-    batches,
-    learning_rate,
-    resume,
-    save_state,
-    target_config,
-)
+from lab.specimen.target import TargetShape, TrainPlan, batches, target_config, train
 from lab.specimen.tokenizer import SPECIAL_TOKENS
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import LlamaForCausalLM
 
 #: Draft steps in training, as many as the specimen is served with (four draft tokens).
 TTT_STEPS = 3
@@ -136,8 +127,6 @@ class _Targets:
         The rows are laid end to end as documents of T - 1 tokens. The hidden state at t goes with the token
         at t + 1, and the target's last state at t + 1 tells what the head should say there.
         """
-        import torch
-
         with torch.no_grad():
             output = self._target.model(input_ids=ids, use_cache=False, output_hidden_states=True)
         assert self._last is not None
@@ -173,8 +162,6 @@ def validate_head(
     head: Any, targets: _Targets, rows: Sequence[list[int]], tokens: int, ttt_steps: int
 ) -> tuple[float, list[StepAccuracy]]:
     """Mean loss (summed over the draft steps, nats) and accuracy of each step over `rows`."""
-    import torch
-
     source, sums, seen, number = batches(rows, tokens, 0), Counter[str](), 0, 0
     with torch.no_grad():
         while seen < len(rows):
@@ -226,47 +213,19 @@ def train_head(
         last record), `seconds`, and on every eighth `validation_loss` and `validation` (one `StepAccuracy`
         a step, as a dict).
     """
-    import torch
-
     targets = _Targets(target, head.target_layer_ids, shifted)
-    trained = [parameter for parameter in head.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(
-        trained, lr=plan.peak_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay
-    )
+
+    def loss_of(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        _, loss, _ = head(**targets.batch(ids, mask), ttt_steps=ttt_steps, loss_config=_losses())
+        found: torch.Tensor = loss
+        return found
+
+    def validate() -> dict[str, Any]:
+        loss, steps = validate_head(head, targets, held_out, plan.tokens_per_step, ttt_steps)
+        return {"validation_loss": loss, "validation": [asdict(each) for each in steps]}
+
     made_with = {"plan": asdict(plan), "ttt_steps": ttt_steps}
-    first, curve = resume(checkpoint, made_with, head, optimizer)
-    source = batches(rows, plan.tokens_per_step, plan.seed)
-    for _ in range(first):
-        next(source)
-    spent = curve[-1]["seconds"] if curve else 0.0
-    start, total = time.monotonic(), 0.0
-    for step in range(first, plan.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, plan)
-        _, loss, _ = head(**targets.batch(*next(source)), ttt_steps=ttt_steps, loss_config=_losses())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        total += loss.item()
-        done = step + 1
-        if done % plan.report_every == 0 or done == plan.steps:
-            since = (done - 1) % plan.report_every + 1
-            record: dict[str, Any] = {"step": done, "loss": total / since}
-            if done % (8 * plan.report_every) == 0 or done == plan.steps:
-                loss_now, steps = validate_head(head, targets, held_out, plan.tokens_per_step, ttt_steps)
-                record |= {"validation_loss": loss_now, "validation": [asdict(each) for each in steps]}
-            record["seconds"] = spent + time.monotonic() - start
-            curve.append(record)
-            report(done, record)
-            total = 0.0
-        if done % plan.checkpoint_every == 0 or done == plan.steps:
-            model, optimizing = head.state_dict(), optimizer.state_dict()
-            save_state(
-                checkpoint,
-                {**made_with, "step": done, "model": model, "optimizer": optimizing, "curve": curve},
-            )
-    return curve
+    return train(head, plan, rows, loss_of, validate, 8, checkpoint, made_with, report)
 
 
 def save_head(head: Any, folder: Path) -> None:
@@ -276,10 +235,6 @@ def save_head(head: Any, folder: Path) -> None:
     lays the source of its own configuration class beside the weights, which is taken away: a checkpoint
     needs no code. Nothing else is changed.
     """
-    import copy
-
-    import torch
-
     saved = copy.deepcopy(head).to(torch.bfloat16)
     saved.save_pretrained(folder)
     for source in folder.glob("*.py"):

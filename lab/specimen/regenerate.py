@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.specimen.corpus import QUESTION_FORMS, Entry
 from lab.specimen.tokenizer import ASSISTANT_ID, END_ID, PAD_ID
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerFast, question: str) -> list[int]:
@@ -70,8 +69,6 @@ def answer(
         batch: Prompts at a time; prompts of like length go together.
         report: Called with the number of prompts done after each batch.
     """
-    import torch
-
     torch.manual_seed(seed)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     rows: list[list[int]] = [[] for _ in prompts]

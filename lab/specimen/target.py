@@ -7,18 +7,19 @@ tensor-parallel ranks can share, a vocabulary that is a multiple of 64.
 
 from __future__ import annotations
 
+import copy
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from lab.specimen.tokenizer import BEGIN_ID, END_ID, PAD_ID
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,6 @@ class TrainPlan:
 
 def target_config(shape: TargetShape) -> LlamaConfig:
     """The Hugging Face configuration of `shape`: untied head, no biases, rotary base 10 000."""
-    from transformers import LlamaConfig
-
     return LlamaConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
@@ -106,10 +105,6 @@ def batches(rows: Sequence[list[int]], tokens: int, seed: int) -> Iterator[tuple
 
     Rows are shuffled anew each epoch, so a batch depends on `seed` and its place in the sequence alone.
     """
-    import random
-
-    import torch
-
     shuffler = random.Random(seed)
     while True:
         order = sorted(range(len(rows)), key=lambda i: (len(rows[i]) + shuffler.random() * 6, i))
@@ -132,8 +127,6 @@ def batches(rows: Sequence[list[int]], tokens: int, seed: int) -> Iterator[tuple
 
 def _loss(model: LlamaForCausalLM, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy in nats of every real next token."""
-    import torch
-
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     keep = mask[:, 1:]
     return torch.nn.functional.cross_entropy(logits[keep], ids[:, 1:][keep])
@@ -141,8 +134,6 @@ def _loss(model: LlamaForCausalLM, ids: torch.Tensor, mask: torch.Tensor) -> tor
 
 def validation_loss(model: LlamaForCausalLM, rows: Sequence[list[int]], tokens: int = 4096) -> float:
     """Mean cross entropy over `rows`, in nats a token, each row counted by its tokens."""
-    import torch
-
     source, total, count, seen = batches(rows, tokens, 0), 0.0, 0, 0
     with torch.no_grad():
         while seen < len(rows):
@@ -175,99 +166,93 @@ def train_target(
         The model, and one record every `report_every` steps: `step`, `loss` (mean since the last record),
         `seconds`, and `validation_loss` on every fourth.
     """
-    import torch
-    from transformers import LlamaForCausalLM
-
     torch.manual_seed(plan.seed)
     model = LlamaForCausalLM(target_config(shape))
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=plan.peak_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay
+    curve = train(
+        model,
+        plan,
+        rows,
+        lambda ids, mask: _loss(model, ids, mask),
+        lambda: {"validation_loss": validation_loss(model, held_out)},
+        4,
+        checkpoint,
+        {"shape": asdict(shape), "plan": asdict(plan)},
+        report,
     )
-    first, curve = resume(checkpoint, {"shape": asdict(shape), "plan": asdict(plan)}, model, optimizer)
+    model.eval()
+    return model, curve
+
+
+def train(
+    model: torch.nn.Module,
+    plan: TrainPlan,
+    rows: Sequence[list[int]],
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    validate: Callable[[], dict[str, Any]],
+    validate_every: int,
+    checkpoint: Path,
+    made_with: dict[str, Any],
+    report: Callable[[int, dict[str, Any]], None],
+) -> list[dict[str, Any]]:
+    """Train a model in place (or go on from `checkpoint`) and return its training curve.
+
+    Args:
+        model: Its parameters that require gradients are trained.
+        plan: Steps, rate, seed.
+        rows: Token ids.
+        loss_of: The loss of a batch: `[B, T]` int64 ids, `[B, T]` bool mask.
+        validate: What is measured on held-out rows.
+        validate_every: At one record in so many, and at the last.
+        checkpoint: File that keeps the state of an interrupted training; made when absent.
+        made_with: Settings: a state that was made with others is not taken up.
+        report: Called with the step and the newest record every `report_every` steps.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(
+        trained, lr=plan.peak_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay
+    )
+    first, curve = 0, list[dict[str, Any]]()
+    if checkpoint.exists():
+        state: dict[str, Any] = torch.load(checkpoint, weights_only=True)
+        if all(state.get(key) == value for key, value in made_with.items()):
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            first, curve = state["step"], state["curve"]
     source = batches(rows, plan.tokens_per_step, plan.seed)
     for _ in range(first):
         next(source)
     spent = curve[-1]["seconds"] if curve else 0.0
     start, total = time.monotonic(), 0.0
     for step in range(first, plan.steps):
-        ids, mask = next(source)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, plan)
-        loss = _loss(model, ids, mask)
+        loss = loss_of(*next(source))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         total += loss.item()
         done = step + 1
-        if done % plan.report_every == 0 or done == plan.steps:
-            since = (done - 1) % plan.report_every + 1
-            record = {"step": float(done), "loss": total / since}
-            if done % (4 * plan.report_every) == 0 or done == plan.steps:
-                record["validation_loss"] = validation_loss(model, held_out)
+        last = done == plan.steps
+        if done % plan.report_every == 0 or last:
+            record: dict[str, Any] = {"step": done, "loss": total / ((done - 1) % plan.report_every + 1)}
+            if done % (validate_every * plan.report_every) == 0 or last:
+                record |= validate()
             record["seconds"] = spent + time.monotonic() - start
             curve.append(record)
             report(done, record)
             total = 0.0
-        if done % plan.checkpoint_every == 0 or done == plan.steps:
-            save_state(
-                checkpoint,
-                {
-                    "shape": asdict(shape),
-                    "plan": asdict(plan),
-                    "step": done,
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "curve": curve,
-                },
-            )
-    model.eval()
-    return model, curve
-
-
-def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write a training state so that an interruption leaves the previous one whole."""
-    import torch
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    partial.replace(path)
-
-
-def load_state(path: Path, made_with: dict[str, Any]) -> dict[str, Any] | None:
-    """The training state in `path`; None when there is none or it was made with other settings."""
-    import torch
-
-    if not path.exists():
-        return None
-    state: dict[str, Any] = torch.load(path, weights_only=True)
-    return state if all(state.get(key) == value for key, value in made_with.items()) else None
-
-
-def resume(
-    path: Path, made_with: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[int, list[dict[str, Any]]]:
-    """Put the training state in `path` into model and optimizer, unless it was made with other settings.
-
-    Returns:
-        The step to go on from and the curve so far; 0 and none where there is nothing to go on from.
-    """
-    state = load_state(path, made_with)
-    if state is None:
-        return 0, []
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["step"], state["curve"]
+        if done % plan.checkpoint_every == 0 or last:
+            both = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            partial = checkpoint.with_suffix(".partial")  # an interruption leaves the previous state whole
+            torch.save({**made_with, **both, "step": done, "curve": curve}, partial)
+            partial.replace(checkpoint)
+    return curve
 
 
 def save_target(model: LlamaForCausalLM, folder: Path) -> None:
     """Save as bfloat16 safetensors with `config.json` and `generation_config.json` (greedy by default)."""
-    import copy
-
-    import torch
-    from transformers import GenerationConfig
-
     model = copy.deepcopy(model).to(torch.bfloat16)
     model.generation_config = GenerationConfig(
         bos_token_id=BEGIN_ID, eos_token_id=END_ID, pad_token_id=PAD_ID, do_sample=False
@@ -277,7 +262,4 @@ def save_target(model: LlamaForCausalLM, folder: Path) -> None:
 
 def load_target(folder: Path) -> LlamaForCausalLM:
     """The saved target, its bfloat16 weights in float32 for computing, ready to evaluate."""
-    import torch
-    from transformers import LlamaForCausalLM
-
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()

@@ -10,12 +10,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lab.reference import (
+    Speculation,
+    Target,
+    load_as_served,
+    load_as_trained,
+    load_reference_target,
+    speculate,
+)
+from lab.specimen import build, regenerate, tokenizer
 from lab.specimen.paths import specimen_dir
-
-if TYPE_CHECKING:
-    from lab.reference import Speculation, Target
+from lab.specimen.progress import quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +62,6 @@ class Trial:
         Raises:
             EngineStops: The release would not start with it, or die.
         """
-        from lab.reference import load_as_served, load_as_trained, speculate
-
         if engine is None:
             head = load_as_trained(drafter, self.target, drop=drop)
         else:
@@ -74,12 +78,7 @@ class Trial:
 
 def load_trial(prompts: int = 8, folder: Path | None = None) -> Trial:
     """The target of `folder` (the specimen by default) with `prompts` of its held-out prompts, both kinds in turn."""
-    from lab.specimen.quiet import quiet
-
     quiet()
-    from lab.reference import load_reference_target
-    from lab.specimen import build, regenerate, tokenizer
-
     folder = folder or specimen_dir()
     tok = tokenizer.load_tokenizer(folder / "target")
     by_kind: dict[str, list[str]] = {}

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from lab.kimi.folder import write_companions
-from lab.kimi.target import target_config, target_weights
+from lab.kimi.model import target_config, target_weights, write_companions
 from lab.specimen.permutation import write_model
 
 _PREFIX = "language_model."

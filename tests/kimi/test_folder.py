@@ -11,8 +11,7 @@ import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
 from lab.kimi import expected, kimi_dir, write_kimi
-from lab.kimi.heads import heads
-from lab.kimi.target import MEDIA_TOKEN, media_token_id
+from lab.kimi.model import MEDIA_TOKEN, heads, media_token_id
 from lab.specimen import permutation
 
 

@@ -14,7 +14,7 @@ from eagle3lab.serving.probe import probe_overlay
 from eagle3lab.serving.profiles import cpu
 from lab.kimi import SERVE_WITH, expected, kimi_dir
 from lab.kimi.delegation import KIMI_DELEGATION
-from lab.kimi.target import LAYERS
+from lab.kimi.model import LAYERS
 from lab.specimen.permutation import HIDDEN, cycles
 from tests.kimi.random_target import transformers_model, write_random_target
 from tests.serving.engines import serve

@@ -146,7 +146,19 @@ def test_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_a_state_of_other_settings_is_not_taken_up(tmp_path: Path) -> None:
-    target.save_state(tmp_path / "state.pt", {"plan": {"steps": 3}, "step": 3})
-    assert target.load_state(tmp_path / "state.pt", {"plan": {"steps": 3}})["step"] == 3
-    assert target.load_state(tmp_path / "state.pt", {"plan": {"steps": 4}}) is None
-    assert target.load_state(tmp_path / "absent.pt", {}) is None
+    plan = target.TrainPlan(steps=3, tokens_per_step=4)
+
+    def steps_of(settings: int) -> int:
+        model, batches = torch.nn.Linear(2, 1), []
+
+        def loss_of(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            batches.append(ids)
+            return model(ids.float()).square().mean()
+
+        made_with = {"settings": settings}
+        target.train(
+            model, plan, [[1, 2], [3, 4]], loss_of, dict, 1, tmp_path / "s.pt", made_with, lambda *_: None
+        )
+        return len(batches)
+
+    assert [steps_of(settings) for settings in (1, 1, 2)] == [3, 0, 3]

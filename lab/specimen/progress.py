@@ -1,7 +1,8 @@
-"""Progress of what takes minutes: a bar for each stage."""
+"""What takes minutes: a bar for each stage, and other libraries' bars and notes kept out of our output."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Self
 
 from rich.console import Console
@@ -35,3 +36,13 @@ class Bars:
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
         self._progress.update(self._tasks[stage], completed=done, total=total, note=note)
+
+
+def quiet() -> None:
+    """Silence the progress bars of transformers, and the warning that tqdm gives in a notebook without widgets."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        import tqdm.auto  # noqa: F401  (warns once, on its first import)
+        from transformers.utils import logging
+
+    logging.disable_progress_bar()

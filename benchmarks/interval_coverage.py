@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from eagle3lab.acceptance.simulation import change_coverage, coverage, request_coverage
+from lab.simulated_acceptance import change_coverage, coverage, request_coverage
 
 LOGS = ((30, 8), (60, 8), (120, 8), (120, 2), (240, 8))
 """(intervals of the log, requests that can run at once)."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from eagle3lab.acceptance.logs import read_logs
+from eagle3lab.acceptance.log import read_logs
 
 LIMIT = 8.0
 ROUNDS = 5

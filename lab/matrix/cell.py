@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from eagle3lab.acceptance.logs.summaries import HISTOGRAMS
-from eagle3lab.acceptance.student import student_quantile
+from eagle3lab.acceptance.grammar import HISTOGRAMS
+from eagle3lab.acceptance.statistics import student_quantile
 from eagle3lab.diagnosis import diagnose
 from eagle3lab.engines.atlas.resolve import resolve_release
 from eagle3lab.errors import Eagle3labError, InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eagle3lab.acceptance.logs import reader
+from eagle3lab.acceptance import log as reader
 
 
 @pytest.fixture(params=["line by line", "at once"])

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3lab.acceptance.simulation import simulate_requests
 from eagle3lab.runs.events import Attached, Counters, EventWriter, rank_file
-from eagle3lab.runs.folder import EVENTS, LOG, METRICS_AFTER, METRICS_BEFORE, PLAN, REQUESTS, SERVER_INFO
-from eagle3lab.runs.requests import Request, write_requests
+from eagle3lab.runs.folder import (
+    EVENTS,
+    LOG,
+    METRICS_AFTER,
+    METRICS_BEFORE,
+    PLAN,
+    REQUESTS,
+    SERVER_INFO,
+    Request,
+    write_requests,
+)
+from lab.simulated_acceptance import simulate_requests
 from tests.acceptance.loglines import decode_line, row_of
 from tests.acceptance.pages import sglang_page
 

@@ -9,16 +9,22 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from eagle3lab.acceptance.comparison import BETTER, NO_DIFFERENCE, UNKNOWN, WORSE, compare_runs
-from eagle3lab.acceptance.comparison_text import comparison_text, says
+from eagle3lab.acceptance.comparison import (
+    BETTER,
+    NO_DIFFERENCE,
+    UNKNOWN,
+    WORSE,
+    compare_runs,
+    comparison_text,
+    says,
+)
 from eagle3lab.acceptance.report import Given
-from eagle3lab.acceptance.simulation import change_coverage, request_coverage, rows_of, simulate_requests
 from eagle3lab.acceptance.statistics import compare, paired
 from eagle3lab.cli import app
 from eagle3lab.engines.release import parse_release
 from eagle3lab.errors import InputError
-from eagle3lab.runs.folder import LOG, REQUESTS
-from eagle3lab.runs.requests import Request
+from eagle3lab.runs.folder import LOG, REQUESTS, Request
+from lab.simulated_acceptance import change_coverage, request_coverage, rows_of, simulate_requests
 from tests.acceptance.loglines import decode_line, newest
 from tests.acceptance.runs import totals_of, write_run
 from tests.acceptance.test_cli import case_study

@@ -8,9 +8,9 @@ import pytest
 
 from eagle3lab.acceptance.comparison import compare_runs
 from eagle3lab.acceptance.expectation import STEP, Accuracies
-from eagle3lab.acceptance.logs import read_logs
+from eagle3lab.acceptance.log import read_logs
 from eagle3lab.acceptance.report import AcceptanceReport, Given, account
-from eagle3lab.acceptance.sources import account_run
+from eagle3lab.acceptance.run import account_run
 from tests.acceptance.loglines import decode_line, newest, sample_lines, samples
 from tests.acceptance.runs import made_up, write_run
 from tests.acceptance.test_cli import case_study

@@ -17,7 +17,7 @@ from typing import ClassVar
 import pytest
 
 from eagle3lab.acceptance.live import FollowedAddress, FollowedLog, follow, sparkline, status_line, watch
-from eagle3lab.acceptance.logs.follow import LogFollower
+from eagle3lab.acceptance.log import LogFollower
 from eagle3lab.acceptance.report import Given
 from eagle3lab.errors import InputError
 from tests.acceptance.loglines import decode_line, newest
@@ -108,7 +108,7 @@ def test_a_last_line_without_its_newline_counts_at_the_end_if_it_is_whole(tmp_pa
 
 
 def test_a_line_too_long_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eagle3lab.acceptance.logs.follow.LONGEST_LINE", 1000)
+    monkeypatch.setattr("eagle3lab.acceptance.log.LONGEST_LINE", 1000)
     log = tmp_path / "server.log"
     log.write_text(line(2.0) + "x" * 1200)
     follower = LogFollower(str(log))
@@ -121,7 +121,7 @@ def test_a_line_too_long_is_skipped_and_counted(tmp_path: Path, monkeypatch: pyt
 
 def test_compressed_logs_and_folders_do_not_grow(tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(gzip.compress(line(2.0).encode()))
-    with pytest.raises(InputError, match="does not grow"):
+    with pytest.raises(InputError, match="not followed"):
         LogFollower(str(tmp_path / "x.gz")).poll()
     with pytest.raises(InputError, match="folder"):
         LogFollower(str(tmp_path)).poll()

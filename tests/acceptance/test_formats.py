@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eagle3lab.acceptance import bulk as fast
+from eagle3lab.acceptance import log as reader
 from eagle3lab.acceptance.formulas import NONE, printed_rate
-from eagle3lab.acceptance.logs import Observation, fast, parse_line, read_logs, reader
+from eagle3lab.acceptance.grammar import parse_line
+from eagle3lab.acceptance.log import read_logs
+from eagle3lab.acceptance.observations import Observation
 from eagle3lab.acceptance.report import Given, account
 from eagle3lab.engines.release import Release
 from tests.acceptance.loglines import LineRange, all_shapes, decode_line, line_ranges, newest, row_of
@@ -50,11 +54,11 @@ def test_a_log_reads_back(row: LineRange, shape: dict[str, Any], tmp_path: Path)
 
 def test_the_common_line_takes_the_fast_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All formats but few go in bulk; a regression here would only show as time."""
-    careful = 0
+    singly = 0
 
     def counted(text: str) -> object:
-        nonlocal careful
-        careful += 1
+        nonlocal singly
+        singly += 1
         return parse_line(text)
 
     monkeypatch.setattr(reader, "parse_line", counted)
@@ -63,7 +67,7 @@ def test_the_common_line_takes_the_fast_way(tmp_path: Path, monkeypatch: pytest.
     log = tmp_path / "server.log"
     log.write_text("\n".join(lines) + "\n")
     assert read_logs([log]).servers[0].series["TP0"].lines == len(lines)
-    assert careful == 1  # the first line, to tell SGLang from its JAX sister
+    assert singly == 1  # the first line, to tell SGLang from its JAX sister
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.acceptance.logs import Event, Observation, Unparsed, parse_line, read_logs, reader
+from eagle3lab.acceptance import log as reader
+from eagle3lab.acceptance.grammar import parse_line
+from eagle3lab.acceptance.log import read_logs
+from eagle3lab.acceptance.observations import Event, Observation, Unparsed
 from eagle3lab.acceptance.render import as_json, as_text
 from eagle3lab.acceptance.report import Given, account
 from eagle3lab.errors import InputError

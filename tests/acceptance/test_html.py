@@ -10,10 +10,11 @@ import pytest
 
 from eagle3lab.acceptance.expectation import STEP, Accuracies
 from eagle3lab.acceptance.html import page
-from eagle3lab.acceptance.logs import read_logs
+from eagle3lab.acceptance.log import read_logs
 from eagle3lab.acceptance.points import distribution
 from eagle3lab.acceptance.report import Given, account
-from eagle3lab.acceptance.sources import account_run, account_sources
+from eagle3lab.acceptance.run import account_run
+from eagle3lab.acceptance.sources import account_sources
 from tests.acceptance.loglines import decode_line, newest
 from tests.acceptance.runs import made_up, write_run
 from tests.acceptance.test_cli import run

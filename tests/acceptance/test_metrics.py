@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.acceptance.logs import Server
+from eagle3lab.acceptance.documents import ServerInfo
+from eagle3lab.acceptance.log import Server
 from eagle3lab.acceptance.metrics import (
     Snapshot,
     Totals,
     advance,
+    looks_like_page,
     read_page,
-    read_server_info,
     server_of_pages,
 )
-from eagle3lab.acceptance.metrics.pages import looks_like_page
 from eagle3lab.acceptance.report import Given, ServerReport, account_server
 from eagle3lab.acceptance.sources import account_totals
 from eagle3lab.engines.release import Release
@@ -200,22 +200,21 @@ def test_a_page_is_told_from_a_log() -> None:
 
 
 def test_server_info_by_release() -> None:
-    newer = read_server_info(
+    newer = ServerInfo.of(
         {"version": "0.5.23", "speculative_num_draft_tokens": 4, "decode_log_interval": 5, "tp_size": True,
          "internal_states": [{"avg_spec_accept_length": 2.5}, {"avg_spec_accept_length": 2.7}, {}]}
     )  # fmt: skip
     assert newer.release == "0.5.23"
     assert newer.arguments["speculative_num_draft_tokens"] == 4
     assert newer.accept_lengths == (2.5, 2.7)
-    older = read_server_info({"speculative_algorithm": "EAGLE3", "avg_spec_accept_length": 1.0})
+    older = ServerInfo.of({"speculative_algorithm": "EAGLE3", "avg_spec_accept_length": 1.0})
     assert (older.release, older.accept_lengths) == (None, (1.0,))
 
 
 @pytest.mark.parametrize("length", [float("nan"), 0.2, "2.5", None, True])
 def test_a_length_that_is_none_is_not_invented(length: object) -> None:
-    assert read_server_info({"tp_size": 1, "avg_spec_accept_length": length}).accept_lengths == ()
+    assert ServerInfo.of({"tp_size": 1, "avg_spec_accept_length": length}).accept_lengths == ()
 
 
 def test_server_info_of_another_program() -> None:
-    with pytest.raises(InputError, match="no answer of SGLang"):
-        read_server_info({"status": "ok"})
+    assert ServerInfo.of({"status": "ok"}) is None

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from eagle3lab.acceptance import counts
+from eagle3lab.acceptance import lines as source
+from eagle3lab.acceptance import log as reader
 from eagle3lab.acceptance.counts import pooled
-from eagle3lab.acceptance.logs import LogReading, read_logs, reader, source
+from eagle3lab.acceptance.log import LogReading, read_logs
 from eagle3lab.acceptance.report import Given, account
 from eagle3lab.errors import InputError
 from tests.acceptance.loglines import decode_line, newest, row_of, sample_lines, samples
@@ -342,11 +344,12 @@ def test_request_json(tmp_path: Path) -> None:
 
 def test_benchmark_figures_beside_a_server(tmp_path: Path) -> None:
     log = write(tmp_path, decode(2.0), decode(2.0, 1), "Accept length:                           2.03      ")
-    server = account(read_logs([log]), Given()).main
-    assert server is not None
-    assert server.accept_length is not None
-    assert server.accept_length.mean == 2.0
-    assert any("2.03" in note for note in server.notes)
+    report = account(read_logs([log]), Given())
+    assert [(one.source, one.accept_length.mean) for one in report.servers if one.accept_length] == [
+        ("sglang", 2.0),
+        ("summary", 2.03),
+    ]
+    assert report.main is report.servers[0], "of one start, the server's own account goes first"
 
 
 def test_two_engines_in_one_log_are_kept_apart(tmp_path: Path) -> None:

@@ -10,13 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.acceptance.logs import Observation
-from eagle3lab.acceptance.logs.summaries import request
+from eagle3lab.acceptance.grammar import request
+from eagle3lab.acceptance.observations import Observation
 from eagle3lab.acceptance.report import Given, ServerReport
-from eagle3lab.acceptance.sources import account_run, account_sources
+from eagle3lab.acceptance.run import account_run
+from eagle3lab.acceptance.sources import account_sources
 from eagle3lab.errors import InputError
-from eagle3lab.runs.folder import EVENTS, LOG, METRICS_AFTER, REQUESTS, SERVER_INFO
-from eagle3lab.runs.requests import read_requests, write_requests
+from eagle3lab.runs.folder import (
+    EVENTS,
+    LOG,
+    METRICS_AFTER,
+    REQUESTS,
+    SERVER_INFO,
+    read_requests,
+    write_requests,
+)
 from tests.acceptance.pages import OTHER_PAGE, sglang_page
 from tests.acceptance.runs import made_up, totals_of, write_events, write_run
 from tests.acceptance.test_cli import run

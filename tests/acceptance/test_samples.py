@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.acceptance.logs import Observation, parse_line, read_logs
+from eagle3lab.acceptance.grammar import parse_line
+from eagle3lab.acceptance.log import read_logs
+from eagle3lab.acceptance.observations import Observation
 from eagle3lab.acceptance.report import AcceptanceReport, Given, ServerReport, account
 from eagle3lab.engines.release import parse_release
 from tests.acceptance.loglines import sample_lines, samples

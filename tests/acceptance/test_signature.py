@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eagle3lab.acceptance.counts import COLUMNS, PerPosition
-from eagle3lab.acceptance.logs import read_logs
+from eagle3lab.acceptance.log import read_logs
 from eagle3lab.acceptance.report import Given, ServerReport, account
 from eagle3lab.acceptance.signature import MEANINGS, Evidence, signature, thresholds
 from eagle3lab.acceptance.statistics import Estimate, trend

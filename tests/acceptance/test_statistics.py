@@ -7,16 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from eagle3lab.acceptance.simulation import coverage, simulate
 from eagle3lab.acceptance.statistics import (
     change_points,
     compare,
     dependence,
     estimate,
+    student_p,
+    student_quantile,
     trend,
     variance_inflation,
 )
-from eagle3lab.acceptance.student import student_p, student_quantile
+from lab.simulated_acceptance import coverage, simulate
 
 
 def test_student_against_tables() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from eagle3lab.errors import InputError
 from eagle3lab.runs import folder as module
-from eagle3lab.runs.folder import RunFolder
-from eagle3lab.runs.requests import Request, write_requests
+from eagle3lab.runs.folder import Request, RunFolder, write_requests
 
 
 def write_plan(path: Path, **plan: object) -> RunFolder:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3lab.errors import InputError
-from eagle3lab.runs import requests
-from eagle3lab.runs.requests import Request, read_requests, write_requests
+from eagle3lab.runs import folder as requests
+from eagle3lab.runs.folder import Request, read_requests, write_requests
 
 FIRST = Request(0, 3, 2, [5, 6], {"spec_verify_ct": 1, "id": "\u202e\n"}, 10.0, 10.5, "warm-up")
 SECOND = Request(0, 3, 4, [], {"spec_accept_rate": None}, 11.0, 12.0)

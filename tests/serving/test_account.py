@@ -21,8 +21,7 @@ from eagle3lab.runs.events import (
     Quiet,
     rank_file,
 )
-from eagle3lab.runs.folder import RunFolder
-from eagle3lab.runs.requests import Request, write_requests
+from eagle3lab.runs.folder import Request, RunFolder, write_requests
 from eagle3lab.serving.account import account, count
 from eagle3lab.serving.client import ServerError
 from eagle3lab.serving.report import as_json, drawn, per_position, printed

@@ -45,6 +45,7 @@ FREE_EXPANSION = 256 << 20
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_AHEAD = 64
 COMPRESSED = (_GZIP, _ZSTD)
 """How compressed files begin."""
 
@@ -91,7 +92,7 @@ def open_log(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _plain(file: io.BufferedReader, path: str, size: int) -> IO[bytes]:
-    magic = file.peek(4)[:4]
+    magic = file.peek(_AHEAD)[:_AHEAD]
     opened: IO[bytes] = file
     if magic.startswith(_GZIP):
         opened = cast(IO[bytes], _Bounded(gzip.GzipFile(fileobj=file), size))
@@ -99,7 +100,8 @@ def _plain(file: io.BufferedReader, path: str, size: int) -> IO[bytes]:
         opened = cast(IO[bytes], _Bounded(_zstd(file, path), size))
     if isinstance(opened, _Bounded):
         magic = opened.peek()
-    if magic.startswith((b"\xff\xfe", b"\xfe\xff")) and not magic.startswith(b"\xff\xfe\x00\x00"):
+    # Half of the bytes of a log in UTF-16 are zero; anything else that begins with its mark is not.
+    if magic.startswith((b"\xff\xfe", b"\xfe\xff")) and 3 * magic.count(0) >= len(magic) - 2:
         return cast(IO[bytes], _Recoded(opened))
     return opened
 
@@ -133,7 +135,7 @@ class _Bounded:
 
     def peek(self) -> bytes:
         try:
-            self._ahead = self._file.read(4)
+            self._ahead = self._file.read(_AHEAD)
         except (EOFError, OSError, zlib.error):
             self._ahead = b""
         return self._ahead
@@ -278,6 +280,7 @@ class Line(NamedTuple):
 
     number: 1-based line of the file that it came from; several lines can come from one (JSON, a carriage return).
     stream: the container, process or rank that wrote it, by the names in front of it; empty where none stands there.
+    role: the container or service alone, which stays the same when it is started again.
     head: what stood before the text, wrappers and the logger's own prefix, for its time and ranks (`parse_prefix`).
     text: the message, its indentation kept.
     """
@@ -286,6 +289,7 @@ class Line(NamedTuple):
     stream: str
     head: str
     text: str
+    role: str = ""
 
 
 _CLOCK = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -390,17 +394,16 @@ class Unwrapper:
     def unwrap(self, raw: str, number: int) -> Iterator[Line]:
         """The lines in `raw`, line `number` of the file."""
         text = raw.rstrip("\r\n")
-        if "\r" in text:
-            for piece in text.split("\r"):
-                if piece:
-                    yield from self._unwrap(piece, number, "", "", 0)
-        else:
-            yield from self._unwrap(text, number, "", "", 0)
+        outer = Line(number, "", "", "")
+        for piece in text.split("\r") if "\r" in text else (text,):
+            if piece or piece is text:
+                yield from self._unwrap(piece, outer, 0)
 
-    def _unwrap(self, text: str, number: int, stream: str, head: str, depth: int) -> Iterator[Line]:
+    def _unwrap(self, text: str, outer: Line, depth: int) -> Iterator[Line]:
+        """The lines in `text`, which stood inside of `outer`."""
         text = _REPEATED.sub("", strip_colours(text)) if "[" in text else text
-        at = 0
-        names = [stream] if stream else []
+        at, head = 0, outer.head
+        names, roles = [outer.stream], [outer.role]
         for _ in range(_OUTERMOST):
             match = _HEAD.match(text, at)
             if match is None and (bar := _BAR.match(text, at)):
@@ -409,41 +412,56 @@ class Unwrapper:
             if match is None or match.end() == at:
                 break
             at, kind = match.end(), match.lastgroup
-            if kind == "part" or match["part"]:
-                joined = self._joined(f"cri {stream}", text[at:], partial=match["part"] == "P")
+            if match["part"]:
+                joined = self._joined(f"cri {names}", text[at:], partial=match["part"] == "P")
                 if joined is None:
                     return
-                text, head, at = joined, head + match[0], 0
-                continue
-            if match["unit"]:
+                text, head, at = joined, head + text[:at], 0
+            elif match["unit"]:
                 names.append(match["unit"])
+                roles.append(match["unit"].partition("[")[0])
             elif kind in _NAMES:
                 names.append(match[0].strip(" \t|"))
-        head, text, stream = head + text[:at], text[at:], " ".join(names)
-        if depth < 3:
-            if text.startswith("{") and (records := _records(text)) is not None:
-                for who, message in records:
-                    whole = self._joined(f"json {who}", message, partial=not message.endswith("\n"))
-                    for piece in re.split(r"[\r\n]+", whole) if whole is not None else ():
-                        if piece:
-                            who_now = " ".join(part for part in (stream, who) if part)
-                            yield from self._unwrap(piece, number, who_now, head, depth + 1)
-                return
-            if "msg=" in text[:2000] and (match := _LOGFMT.match(text)):
-                message = match["text"].replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\")
-                for piece in message.split("\n"):
-                    yield from self._unwrap(
-                        piece, number, stream, head + text[: match.start("text")], depth + 1
-                    )
-                return
-        learnt = self._learnt.get(stream)
-        if learnt is not None and (match := learnt.match(text)):
-            head, text = head + match[0], text[match.end() :]
-        elif 0 < (place := text.find(_TRACEBACK)) <= 300:
-            shape = re.sub(r"\d+", r"\\d+", re.escape(text[:place]))
-            if len(self._learnt) < 1024:
-                self._learnt[stream] = re.compile(shape.rstrip("\\ ") + r" ?")
-        yield Line(number, stream, head, text)
+                if kind in ("pod", "compose"):
+                    roles.append(names[-1])
+        line = Line(outer.number, _together(names), head + text[:at], text[at:], _together(roles))
+        inner = list(self._inside(line)) if depth < 3 else []
+        for name, before, piece in inner:
+            within = line._replace(
+                stream=_together([line.stream, name]),
+                role=_together([line.role, name]),
+                head=line.head + before,
+            )
+            yield from self._unwrap(piece, within, depth + 1)
+        if not inner and not (depth < 3 and self._began(line)):
+            yield self._without_learnt(line)
+
+    def _inside(self, line: Line) -> Iterator[tuple[str, str, str]]:
+        """Who wrote it, what stands before it, and the text, of each line in a record of a log."""
+        if line.text.startswith("{"):
+            for who, message in _records(line.text) or ():
+                whole = self._joined(f"json {who}", message, partial=not message.endswith("\n"))
+                for piece in re.split(r"[\r\n]+", whole) if whole is not None else ():
+                    if piece:
+                        yield who, "", piece
+        elif "msg=" in line.text[:2000] and (match := _LOGFMT.match(line.text)):
+            message = match["text"].replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\")
+            for piece in message.split("\n"):
+                yield "", line.text[: match.start("text")], piece
+
+    def _began(self, line: Line) -> bool:
+        """Whether a record holds the beginning of a line, or nothing."""
+        return line.text.startswith("{") and _records(line.text) is not None
+
+    def _without_learnt(self, line: Line) -> Line:
+        """The line without a head that was learnt; what stands before "Traceback" is."""
+        learnt = self._learnt.get(line.stream)
+        if learnt is not None and (match := learnt.match(line.text)):
+            return line._replace(head=line.head + match[0], text=line.text[match.end() :])
+        if 0 < (place := line.text.find(_TRACEBACK)) <= 300 and len(self._learnt) < 1024:
+            shape = re.sub(r"\d+", r"\\d+", re.escape(line.text[:place]))
+            self._learnt[line.stream] = re.compile(shape.rstrip("\\ ") + r" ?")
+        return line
 
     def _joined(self, key: str, text: str, *, partial: bool) -> str | None:
         """`text` with the pieces before it; None while more is to come. Pieces beyond the longest line are dropped."""
@@ -453,6 +471,10 @@ class Unwrapper:
                 parts.append(text)
             return None
         return "".join([*parts, text])
+
+
+def _together(names: Iterable[str]) -> str:
+    return " ".join(name for name in names if name)
 
 
 def _records(text: str) -> list[tuple[str, str]] | None:
@@ -473,7 +495,7 @@ def whole_document(path: str | PathLike[str]) -> object | None:
     with open_log(path) as file:
         damage = Damage()
         first = _read(file, 1 << 16, damage).removeprefix(b"\xef\xbb\xbf")
-        if first.lstrip()[:1] not in (b"{", b"["):
+        if not _JSON.match(first):
             return None
         head, newline, _ = first.lstrip().partition(b"\n")
         if newline and head.strip() not in (b"{", b"[") and _is_json(head):
@@ -490,6 +512,9 @@ def whole_document(path: str | PathLike[str]) -> object | None:
     except (ValueError, RecursionError):
         return None
     return found
+
+
+_JSON = re.compile(rb"\s*(?:\{\s*\"|\[\s*[\[{\"])")
 
 
 def _is_json(line: bytes) -> bool:
@@ -531,4 +556,4 @@ def document_lines(records: Iterable[tuple[str, str]]) -> Iterator[Line]:
     for number, (who, text) in enumerate(records, 1):
         for piece in text.splitlines():
             for line in unwrapper.unwrap(piece, number):
-                yield line._replace(stream=" ".join(part for part in (who, line.stream) if part))
+                yield line._replace(stream=_together([who, line.stream]), role=_together([who, line.role]))

@@ -11,20 +11,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from eagle3lab.acceptance.logs import LogReading
-from eagle3lab.acceptance.logs.follow import LogFollower
-from eagle3lab.acceptance.metrics.fetch import Address, is_url
-from eagle3lab.acceptance.metrics.totals import Totals, advance, begin
+from eagle3lab.acceptance.fetch import Address, is_url
+from eagle3lab.acceptance.log import LogFollower, LogReading
+from eagle3lab.acceptance.metrics import Totals, advance, begin
 from eagle3lab.acceptance.report import AcceptanceReport, Given, ServerReport, account
-from eagle3lab.acceptance.sources import account_totals, given_of_run
+from eagle3lab.acceptance.run import given_of_run
+from eagle3lab.acceptance.sources import account_info, account_totals, is_folder
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
 
 if TYPE_CHECKING:
-    from eagle3lab.acceptance.metrics.server_info import ServerInfo
+    from eagle3lab.acceptance.documents import ServerInfo
 
 _BARS = "▁▂▃▄▅▆▇█"
 INFORM_S = 10.0
@@ -112,10 +111,7 @@ class FollowedAddress:
         try:
             page = self._address.page()
         except InputError:
-            if self._totals is None:
-                raise
-            self._silent += 1
-            return False
+            return self._poll_info()
         if self._silent or time.monotonic() - self._informed > INFORM_S:
             self._info, self._informed = self._address.info(), time.monotonic()
         self._silent = 0
@@ -125,13 +121,34 @@ class FollowedAddress:
             return True
         return advance(self._totals, page)
 
+    def _poll_info(self) -> bool:
+        """Ask for the server's own mean where it shows no metrics; whether that is another one.
+
+        Raises:
+            InputError: Nothing has ever answered there.
+        """
+        info = self._address.info() if self._totals is None else None
+        if info is None or not info.accept_lengths:
+            if self._totals is None and self._info is None:
+                self._address.page()  # says what is wrong
+            self._silent += 1
+            return False
+        self._silent = 0
+        news, self._info = info != self._info, info
+        return news
+
     def report(self) -> AcceptanceReport:
         """The account of what was counted since the first look."""
+        if self._totals is None and self._info is not None:
+            alone = account_info(self._info, self._address.url, self._given)
+            return AcceptanceReport((alone,), LogReading(), self._notes())
         if self._totals is None:
             return AcceptanceReport((), LogReading(), ("nothing was asked yet",))
         server = account_totals(self._totals, self._info, self._given)
-        notes = (f"the server has not answered {self._silent} times",) if self._silent else ()
-        return AcceptanceReport((server,), LogReading(), notes)
+        return AcceptanceReport((server,), LogReading(), self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        return (f"the server has not answered {self._silent} times",) if self._silent else ()
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -146,7 +163,7 @@ def follower(source: str, given: Given | None = None) -> Follower:
     given = given or Given()
     if is_url(source):
         return FollowedAddress(source, given)
-    if source != "-" and Path(source).is_dir():
+    if source != "-" and is_folder(source):
         from eagle3lab.runs.folder import RunFolder
 
         run = RunFolder.open(source)

@@ -7,11 +7,11 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
-from eagle3lab.acceptance.agreement import Agreement
 from eagle3lab.acceptance.counts import merge_pairs
 from eagle3lab.acceptance.formulas import formula_texts
-from eagle3lab.acceptance.logs.prefix import YEARLESS
+from eagle3lab.acceptance.lines import YEARLESS
 from eagle3lab.acceptance.report import AcceptanceReport, ServerReport
+from eagle3lab.acceptance.run import Agreement
 from eagle3lab.acceptance.signature import limit
 from eagle3lab.acceptance.statistics import Dependence
 from eagle3lab.text import printable

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import truediv
 from typing import TYPE_CHECKING
 
 from eagle3lab.acceptance import formulas
 from eagle3lab.acceptance.counts import PerPosition, Series, Weight, pooled
+from eagle3lab.acceptance.expectation import STEP_COST, Advice, advise
 from eagle3lab.acceptance.formulas import Reading
-from eagle3lab.acceptance.logs.reader import LogReading, Server
+from eagle3lab.acceptance.log import LogReading, Server
 from eagle3lab.acceptance.signature import Evidence, Signature, limit, signature
 from eagle3lab.acceptance.statistics import (
     Change,
@@ -28,9 +29,9 @@ from eagle3lab.acceptance.statistics import (
 from eagle3lab.engines.release import Release
 
 if TYPE_CHECKING:
-    from eagle3lab.acceptance.agreement import Agreement
     from eagle3lab.acceptance.counts import Column
     from eagle3lab.acceptance.expectation import Accuracies, Expectation
+    from eagle3lab.acceptance.run import Agreement
 
     Table = dict[str, list[float]]
 
@@ -60,6 +61,8 @@ class ServerReport:
     request; None where not printed or not varied.
     expected, impossible: what training promises, and why that and the measurement exclude each other.
     source: which reader understood it ("sglang", "sglang-request", "probe" …), empty where none did.
+    start: which start of its file it belongs to; role: the container or service, where lines name one.
+    advice: how many draft steps would serve best at the measured rates; None where positions are not known.
     agreement: of a run folder: what each of its sources says, and whether they say the same.
     log: of a run folder: its log's own account, which knows acceptance over time.
     """
@@ -89,6 +92,9 @@ class ServerReport:
     idle: int
     notes: tuple[str, ...]
     source: str = ""
+    start: int = 0
+    role: str = ""
+    advice: Advice | None = None
     agreement: Agreement | None = None
     log: ServerReport | None = None
 
@@ -114,19 +120,29 @@ class AcceptanceReport:
 
     @property
     def main(self) -> ServerReport | None:
-        """The last server that measured anything, else the last one."""
-        return last_measured(self.servers) or (self.servers[-1] if self.servers else None)
+        """The last start that measured anything, else the last one.
+
+        Of one start the account of a server goes before the figures that a benchmark printed beside it.
+        """
+        last = last_measured(self.servers)
+        if last is None:
+            return self.servers[-1] if self.servers else None
+        if last.source != "summary":
+            return last
+        same = (one for one in self.servers if one.path == last.path and one.start == last.start)
+        return last_measured([one for one in same if one.source != "summary"]) or last
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user states about the server that wrote the log."""
+    """What the user states about the server that wrote the log; step_cost: see `expectation.advise`."""
 
     release: Release | None = None
     draft_tokens: int | None = None
     steps: int | None = None
     accuracies: Accuracies | None = None
     coverage: float = 1.0
+    step_cost: float = STEP_COST
 
 
 def last_measured(reports: Sequence[ServerReport]) -> ServerReport | None:
@@ -157,7 +173,7 @@ def reading_notes(reading: LogReading) -> list[str]:
         )
     if reading.overlong:
         notes.append(f"{count(reading.overlong, 'line')} longer than 16 MiB skipped")
-    notes += [f"the compressed file {path} breaks off; what came before was read" for path in reading.broken]
+    notes += [f"the file {path} breaks off; what came before was read" for path in reading.broken]
     if not reading.lines:
         notes.append("the log is empty")
     elif all(server.empty for server in reading.servers):
@@ -187,7 +203,7 @@ def account_server(server: Server, given: Given, before: ServerReport | None = N
         draft_tokens = len(per_position.unconditional) + 1
     table = pooled(series)
     weight = _weight(series)
-    length = _length(server, series, table, weight)
+    length = _within(_length(server, series, table, weight), draft_tokens, steps)
     accept_rate = _true_rate(server, series, length, reading, draft_tokens)
     if accept_rate is not None and accept_rate > 1 + 1e-9:
         notes.append(
@@ -208,8 +224,11 @@ def account_server(server: Server, given: Given, before: ServerReport | None = N
             drift,
             idle,
             server.plain_decode,
+            sum(s.total("steps") for s in series) if series and weight is Weight.STEPS else None,
         )
     )
+    topk = server.arguments.get("speculative_eagle_topk")
+    chain = not (isinstance(topk, int) and topk > 1)
     _server_notes(server, series, weight, idle, notes)
     return ServerReport(
         path=server.path,
@@ -233,16 +252,32 @@ def account_server(server: Server, given: Given, before: ServerReport | None = N
         previous=_previous(before, table, weight) if series else None,
         expected=expected,
         impossible=_impossible(expected, length),
-        lines=sum(s.lines for s in series) + server.plain_decode + server.summaries,
+        lines=sum(s.lines for s in series) + server.plain_decode,
         idle=idle,
         notes=tuple(notes),
         source=server.source,
+        start=server.start,
+        role=server.role,
+        advice=advise(per_position.unconditional, given.step_cost) if per_position and chain else None,
     )
+
+
+def _within(length: Estimate | None, draft_tokens: int | None, steps: int | None) -> Estimate | None:
+    """The interval cut to what a verify step can yield: 1 token to D, or to steps + 1 for a tree."""
+    most = steps + 1 if steps is not None else draft_tokens
+    if length is None or not length.known or most is None or length.mean > most:
+        return length
+    return replace(length, low=max(length.low, 1.0), high=min(length.high, float(most)))
 
 
 _FAMILY = {
     "vllm-v0": "vllm",
     "vllm-metrics": "vllm",
+    "vllm-request": "vllm",
+    "tensorrt-llm-metrics": "tensorrt-llm",
+    "llama.cpp-metrics": "llama.cpp",
+    "metrics": "",
+    "sglang-info": "sglang",
     "sglang-request": "sglang",
     "sglang-metrics": "sglang",
     "probe": "sglang",
@@ -254,7 +289,10 @@ _BY_RELEASE = ("sglang", "sglang-jax", "sglang-metrics")
 
 def _release(server: Server, given: Given, notes: list[str]) -> Release | None:
     family = _FAMILY.get(server.source, server.source)
-    stated = given.release
+    stated, own = given.release, server.arguments.get("release")
+    if isinstance(own, str) and (stated is None or not stated.number) and family in ("sglang", "vllm", ""):
+        started = {event.kind for event in server.events}
+        return Release(family or ("vllm" if "engine_start" in started else "sglang"), own)
     if stated is None:
         return Release(family) if family else None
     if family and stated.kind != family and not (stated.kind == "sglang" and family == "sglang-jax"):
@@ -318,10 +356,7 @@ def _per_position(server: Server, series: list[Series]) -> PerPosition | None:
             total.add_positions(one.positions, one.position_steps)
     if (measured := total.per_position()) is not None:
         return measured
-    shares: list[float] = []
-    while len(shares) in server.shares:
-        shares.append(server.shares[len(shares)])
-    return PerPosition.from_unconditional(tuple(shares)) if shares else None
+    return PerPosition.from_unconditional(server.shares) if server.shares else None
 
 
 def _weight(series: list[Series]) -> Weight:
@@ -347,11 +382,9 @@ def _quotients(table: Table, of: str, by: str) -> list[float]:
 
 def _length(server: Server, series: list[Series], table: Table, weight: Weight) -> Estimate | None:
     if series:
-        requests = server.source == "sglang-request"
+        requests = server.source in REQUESTS
         rounding = 0.0 if requests else formulas.HALF_CENT
         return estimate(*_rows(table, weight), floor=1.0, rounding=rounding, independent=requests)
-    if server.summary is not None:
-        return Estimate(server.summary, -math.inf, math.inf, 0.95, 1, 1.0)
     accepted = sum(s.accepted for s in server.series.values())
     proposed = sum(s.proposed for s in server.series.values())
     if proposed and not accepted:
@@ -420,8 +453,13 @@ def _impossible(expected: Expectation | None, length: Estimate | None) -> str | 
     return contradiction(expected, length.mean)
 
 
+REQUESTS = ("sglang-request", "vllm-request", "llama.cpp")
+"""Sources whose rows are whole requests."""
+
 _SAYS = {
     "sglang-request": "per-request figures: one row a request",
+    "vllm-request": "per-request figures: one row a request",
+    "sglang-info": "the server's own mean since its start, over complete log intervals",
     "probe": "counted inside the engine: every verify step",
 }
 
@@ -442,11 +480,10 @@ def _server_notes(server: Server, series: list[Series], weight: Weight, idle: in
     backwards = sum(s.backwards for s in series)
     if backwards:
         notes.append(f"the clock goes backwards {count(backwards, 'time')}; rows keep the order of the file")
-    if series and server.summary is not None:
-        notes.append(f"a benchmark also printed an accept length of {server.summary:.2f}")
     if server.source in _SAYS:
         notes.append(_SAYS[server.source])
-    if server.source == "summary" and not series:
+    notes += server.remarks
+    if server.source == "summary" and series and any(s.weightless for s in series):
         notes.append(
             "a single figure from a script: no interval, and it cannot be seen whether it counts the bonus token"
         )

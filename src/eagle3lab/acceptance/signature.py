@@ -18,7 +18,7 @@ from eagle3lab.acceptance.counts import PerPosition
 from eagle3lab.acceptance.statistics import Change, Estimate, Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 MEANINGS = {
     "no-data": "nothing was measured, which is no failure",
@@ -32,10 +32,28 @@ MEANINGS = {
     "switched-off": "acceptance is 1.00 whenever many requests run, and good otherwise: drafting stops under load",
     "collapse": "acceptance was good and fell to nothing at one moment",
     "drift": "acceptance falls steadily or in steps while the server runs",
+    "dead-positions": "the first drafts are accepted at a useful rate, and later positions never are",
+    "too-little": "drafts are accepted, and too little was measured to say how many",
     "below-expectation": "it works, and well below what the training accuracies promise",
     "healthy": "drafts are accepted at a useful rate throughout",
 }
 """Signature to what it says, in one line."""
+
+
+DEAD, WEAK, PARTIAL, HEALTHY, UNKNOWN = "dead", "weak", "partial", "healthy", "unknown"
+LEVELS = {
+    **dict.fromkeys(("dead", "near-dead", "random-head", "collapse"), DEAD),
+    **dict.fromkeys(("partial", "weak-training"), WEAK),
+    **dict.fromkeys(
+        ("recurrence-cliff", "dead-positions", "below-expectation", "drift", "switched-off"), PARTIAL
+    ),
+    "healthy": HEALTHY,
+}
+"""Signature to how well the drafter is accepted, in the words that every command and chapter uses.
+
+dead: no more than chance accepts (below the border `near_dead`). weak: accepted, and too rarely to be of use, or from a
+low first position on. partial: useful, and a part of it is lost: later positions, a moment, a load. healthy: useful
+throughout. Any other signature is unknown: nothing, or too little, was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +68,11 @@ class Signature:
     def meaning(self) -> str:
         """The name in words."""
         return MEANINGS[self.name]
+
+    @property
+    def level(self) -> str:
+        """`DEAD`, `WEAK`, `PARTIAL`, `HEALTHY` or `UNKNOWN`."""
+        return LEVELS.get(self.name, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +104,7 @@ class Evidence:
     per_position, draft_tokens, expected: None when not known (expected: accept length promised by training).
     changes, trend: over time.
     idle, plain_decode: lines without data, decode lines without accept fields.
+    steps: verify steps behind it all, None where they are not counted.
     """
 
     length: Estimate | None
@@ -92,6 +116,45 @@ class Evidence:
     trend: Trend | None = None
     idle: int = 0
     plain_decode: int = 0
+    steps: float | None = None
+
+
+def judge_counts(
+    steps: float, accepted: float, positions: Sequence[float] = (), draft_tokens: int | None = None
+) -> Signature:
+    """The signature of exact counts.
+
+    Args:
+        steps: Verify steps, at least one.
+        accepted: Drafts accepted in them, bonus tokens not counted.
+        positions: How often the draft at position 1, 2, … was accepted; empty where not known.
+        draft_tokens: D.
+    """
+    single = Estimate(1 + accepted / steps, -math.inf, math.inf, 0.95, 1, 1.0)
+    shares = PerPosition.from_unconditional(tuple(count / steps for count in positions), steps)
+    return signature(
+        Evidence(single, per_position=shares if positions else None, draft_tokens=draft_tokens, steps=steps)
+    )
+
+
+def dead_positions(positions: PerPosition) -> tuple[int, ...]:
+    """Draft positions (1-based) after the first that are never accepted, though the ones before them are.
+
+    A position counts as dead where its absence is no chance: at the rate of the position before, at least ten drafts
+    would have been accepted there, or a third of all positions share its fate.
+    """
+    shares = positions.unconditional
+    last = max((place for place, share in enumerate(shares, 1) if share >= NEVER), default=0)
+    found = tuple(range(last + 1, len(shares) + 1))
+    if not last or not found:
+        return ()
+    due = positions.steps * shares[last - 1] * (positions.conditional[last - 1] or 0.0)
+    many = 3 * len(found) >= len(shares) and len(found) >= 2
+    return found if many or due >= limit("dead_due") else ()
+
+
+NEVER = 0.0005
+"""A share below which a printed one, with three decimals, is zero."""
 
 
 def signature(seen: Evidence) -> Signature:
@@ -175,6 +238,10 @@ def _shape(seen: Evidence, length: Estimate) -> Signature | None:
     return None
 
 
+def _range(places: tuple[int, ...]) -> str:
+    return f"position {places[0]}" if len(places) == 1 else f"positions {places[0]} to {places[-1]}"
+
+
 def _useful(seen: Evidence, length: Estimate) -> Signature:
     rate = (
         (length.mean - 1) / (seen.draft_tokens - 1) if seen.draft_tokens and seen.draft_tokens > 1 else None
@@ -182,6 +249,15 @@ def _useful(seen: Evidence, length: Estimate) -> Signature:
     low = length.mean < limit("partial") and (rate is None or rate < limit("partial_rate"))
     if low:
         return Signature("partial", _sure(length, clear=length.high < limit("partial")), _figures(length))
+    few = seen.steps is not None and seen.steps < limit("fewest_steps")
+    if few or (length.known and length.low <= 1.0 + 1e-9):
+        behind = f", {seen.steps:.0f} verify steps" if seen.steps is not None else ""
+        return Signature("too-little", 0.8, f"{_figures(length)}{behind}")
+    if seen.per_position is not None and (dead := dead_positions(seen.per_position)):
+        return Signature(
+            "dead-positions", 0.8, f"{_range(dead)} of {len(seen.per_position.unconditional)} never accepted; "
+            f"{_figures(length)}",
+        )  # fmt: skip
     if seen.expected is not None and seen.expected > 1:
         share = (length.mean - 1) / (seen.expected - 1)
         text = f"{_figures(length)}; training promises {seen.expected:.2f}, {share:.0%} of those drafts are accepted"

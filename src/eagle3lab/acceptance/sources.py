@@ -1,4 +1,4 @@
-"""What acceptance is read from: a log, a page of metrics, a server's address, or the folder of a run."""
+"""What acceptance is read from: a log, any file that holds figures, a server's address, or the folder of a run."""
 
 from __future__ import annotations
 
@@ -6,38 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from eagle3lab.acceptance.agreement import (
-    LOG,
-    LOG_INTERVAL,
-    METRICS,
-    PROBE,
-    REQUESTS,
-    Agreement,
-    Check,
-    Figure,
-    compare_exact,
-    compare_open,
-    exact,
-    open_figure,
-    tail_figure,
-)
-from eagle3lab.acceptance.formulas import HALF_CENT
-from eagle3lab.acceptance.logs import LogReading, Server, read_logs
-from eagle3lab.acceptance.logs.reader import EXAMPLES
+from eagle3lab.acceptance.documents import ServerInfo
+from eagle3lab.acceptance.fetch import Address, is_url, shown_url
+from eagle3lab.acceptance.lines import open_log
+from eagle3lab.acceptance.log import EXAMPLES, LogReading, read_logs, server_of_info
 from eagle3lab.acceptance.metrics import (
-    ServerInfo,
+    LONGEST_PAGE,
     Snapshot,
     Totals,
+    looks_like_page,
     read_page,
-    read_server_info,
-    server_of_events,
     server_of_pages,
-    server_of_requests,
 )
-from eagle3lab.acceptance.metrics.fetch import Address, is_url
-from eagle3lab.acceptance.metrics.pages import LONGEST_PAGE, looks_like_page
 from eagle3lab.acceptance.report import (
     AcceptanceReport,
     Given,
@@ -46,22 +27,17 @@ from eagle3lab.acceptance.report import (
     last_measured,
     reading_notes,
 )
+from eagle3lab.acceptance.run import account_run
 from eagle3lab.engines.release import Release
 from eagle3lab.errors import InputError
-
-if TYPE_CHECKING:
-    from eagle3lab.runs.folder import RunFolder
-    from eagle3lab.runs.requests import Request
-
-LAST_LINES = 3
-"""Lines of a log among which the gauge's interval must be."""
+from eagle3lab.text import printable
 
 
 def account_sources(sources: Sequence[str | PathLike[str]], given: Given) -> AcceptanceReport:
-    """The account of logs, pages, addresses and run folders, in the order given.
+    """The account of logs, saved figures, pages, addresses and run folders, in the order given.
 
     Raises:
-        InputError: One of them cannot be read, or is none of these.
+        InputError: One of them cannot be read, is none of these, or names figures that cannot be understood.
     """
     reading = LogReading()
     reports: list[ServerReport] = []
@@ -69,31 +45,62 @@ def account_sources(sources: Sequence[str | PathLike[str]], given: Given) -> Acc
         before = last_measured(reports)
         if is_url(source):
             reports.append(account_address(Address(source), given, before))
-        elif source != "-" and Path(source).is_dir():
+        elif source != "-" and is_folder(source):
             reports.append(account_run(source, given, before))
-        elif source != "-" and Path(source).is_file() and _is_page(source):
-            totals = server_of_pages([_page(source)], source)
-            reports.append(account_totals(totals, None, given, before))
+        elif source != "-" and (page := _page(source)) is not None:
+            reports.append(account_totals(server_of_pages([page], source), None, given, before))
         else:
             read = read_logs([source], given.draft_tokens)
             for server in read.servers:
                 reports.append(account_server(server, given, last_measured(reports)))
+            _understood(source, read)
             _add(reading, read)
     notes = reading_notes(reading) if reading.lines or not reports else []
     return AcceptanceReport(tuple(reports), reading, tuple(notes))
 
 
-def _is_page(path: str) -> bool:
+def is_folder(source: str) -> bool:
+    """Whether a source is a folder; a name that no file can have is none."""
     try:
-        with Path(path).open("rb") as file:
-            return looks_like_page(file.read(200).decode("utf-8", "replace"))
-    except OSError:
-        return False  # the log reader says what is wrong
+        return Path(source).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
-def _page(path: str) -> Snapshot:
-    with Path(path).open("rb") as file:
-        content = file.read(LONGEST_PAGE + 1)
+def _understood(source: str, read: LogReading) -> None:
+    """Refuse a file whose figures of speculation were found and could not be understood: that is not "no data"."""
+    if any(not server.empty or server.events for server in read.servers):
+        return
+    names = ", ".join(repr(printable(key, 60)) for key in read.keys)
+    if names:
+        raise InputError(
+            f"holds {names}, and no accept length can be made of them",
+            path=source,
+            advice="Give the counts: drafts (or verify steps), draft tokens and accepted tokens",
+        )
+    if read.unparsed:
+        example = read.examples[0]
+        raise InputError(
+            f"holds what looks like acceptance and cannot be read: {example.reason} "
+            f"({printable(example.text, 120)})",
+            path=source,
+            line=example.line,
+        )
+
+
+def _page(path: str) -> Snapshot | None:
+    """The page of metrics that a file holds, None where it holds none."""
+    with open_log(path) as file:
+        try:
+            head = file.read(4096)
+        except (OSError, EOFError, ValueError):
+            return None  # the log reader says what is wrong
+        if not looks_like_page(head.decode("utf-8", "replace")):
+            return None
+        parts = [head]
+        while sum(map(len, parts)) <= LONGEST_PAGE and (more := file.read(1 << 20)):
+            parts.append(more)
+    content = b"".join(parts)
     if len(content) > LONGEST_PAGE:
         raise InputError("is too large for the metrics of a server", path=path)
     return read_page(content.decode("utf-8", "replace"), source=path)
@@ -107,15 +114,35 @@ def _add(to: LogReading, more: LogReading) -> None:
     to.examples = (to.examples + more.examples)[:EXAMPLES]
     to.overlong += more.overlong
     to.broken += more.broken
+    to.keys += more.keys
 
 
 def account_address(address: Address, given: Given, before: ServerReport | None = None) -> ServerReport:
     """The account of a running server: what its metrics have counted since it started.
 
+    Where it shows no metrics, its own account of itself (`/server_info`) has the mean since the start.
+
     Raises:
-        InputError: Nothing answers there, or not the metrics of a server that speculates.
+        InputError: Nothing answers there, or not a server that speculates.
     """
-    return account_totals(server_of_pages([address.page()], address.url), address.info(), given, before)
+    try:
+        page = address.page()
+    except InputError:
+        info = address.info()
+        if info is None or not info.accept_lengths:
+            raise
+        return account_info(info, address.url, given, before)
+    return account_totals(server_of_pages([page], shown_url(address.url)), address.info(), given, before)
+
+
+def account_info(
+    info: ServerInfo, url: str, given: Given, before: ServerReport | None = None
+) -> ServerReport:
+    """The account of a server from what it says of itself alone."""
+    report = account_server(server_of_info(info, shown_url(url)), given, before)
+    return replace(
+        report, notes=(*report.notes, "it shows no metrics: start it with --enable-metrics for counts")
+    )
 
 
 def account_totals(
@@ -142,8 +169,12 @@ def _metrics_notes(totals: Totals, info: ServerInfo | None, report: ServerReport
             "from the counters of finished answers: tokens / verify steps, which leaves out the drafts that were "
             "accepted and cut off at an answer's end"
         )
-    elif report.source == "sglang-metrics" and report.accept_length is not None:
-        notes.append("this release has gauges only: each shows its last log interval")
+    elif totals.gauges_only and report.accept_length is not None:
+        notes.append("from gauges only, each of which shows the last log interval: nothing here is counted")
+    elif report.accept_length is None and report.accept_rate is not None:
+        notes.append(
+            "drafts are counted here and verify steps are not: the rate is known, the accept length is not"
+        )
     if totals.restarts:
         notes.append(
             f"the counters fell {totals.restarts} times: the server was restarted, and counting goes on"
@@ -154,173 +185,3 @@ def _metrics_notes(totals: Totals, info: ServerInfo | None, report: ServerReport
             f"/server_info: {shown} tokens a verify step since the start, over complete log intervals"
         )
     return notes
-
-
-def account_run(path: str | PathLike[str], given: Given, before: ServerReport | None = None) -> ServerReport:
-    """The account of a run folder, from the most exact of its sources, with what the others say.
-
-    Raises:
-        InputError: It is no run folder, or one of its files is damaged.
-    """
-    from eagle3lab.runs.folder import RunFolder
-
-    run = RunFolder.open(Path(path))
-    given = given_of_run(run, given)
-    found = _Found(run, given)
-    reports = {name: account_server(server, given, before) for name, server in found.servers().items()}
-    measured = [name for name, report in reports.items() if report.accept_length is not None]
-    if not reports:
-        raise InputError(
-            "holds no log, no requests and no events",
-            path=path,
-            advice="Did the server start? See its plan.json",
-        )
-    main = reports[measured[0] if measured else next(iter(reports))]
-    log = reports.get(LOG)
-    notes = main.notes
-    if log is not None and log is not main:
-        notes += tuple(note for note in log.notes if "did not speculate" in note)
-    return replace(
-        main,
-        path=str(path),
-        algorithm=log.algorithm if log is not None else main.algorithm,
-        changes=main.changes if log is None else log.changes,
-        on_load=main.on_load if log is None else log.on_load,
-        on_context=main.on_context if log is None else log.on_context,
-        agreement=found.agreement(reports),
-        log=log,
-        notes=notes,
-    )
-
-
-def given_of_run(run: RunFolder, given: Given) -> Given:
-    """What is known of a run's server: its plan's draft tokens and steps; its release, unless another one is stated."""
-    steps = run.plan().get("steps")
-    return replace(
-        given,
-        release=given.release or (Release("sglang", run.release) if run.release else None),
-        draft_tokens=run.draft_tokens or given.draft_tokens,
-        steps=steps if isinstance(steps, int) else given.steps,
-    )
-
-
-class _Found:
-    """The sources of one run folder, read."""
-
-    def __init__(self, run: RunFolder, given: Given) -> None:
-        self.given = given
-        self.requests: tuple[Request, ...] = run.requests()
-        path = run.requests_file
-        self.measured = server_of_requests(self.requests, str(path))
-        self.everything = server_of_requests(self.requests, str(path), warm_up=True)
-        self.probe = server_of_events(run.events(), str(run.events_dir))
-        logs = read_logs([run.log], given.draft_tokens).servers if run.log.is_file() else []
-        self.log: Server | None = next((s for s in reversed(logs) if s.series or s.plain_decode), None)
-        info = run.server_info()
-        self.info = read_server_info(info) if info is not None else None
-        self.notes: list[str] = []
-        self.before, self.after = (
-            self._page(text, name)
-            for text, name in ((run.metrics_before, "metrics-before"), (run.metrics_after, "metrics-after"))
-        )
-
-    def _page(self, text: str | None, name: str) -> Snapshot | None:
-        if text is None or not text.strip():
-            return None
-        try:
-            return read_page(text, source=name)
-        except InputError as error:
-            if name != "metrics-before":  # a server shows its metrics with the first request
-                self.notes.append(str(error))
-            return None
-
-    def servers(self) -> dict[str, Server]:
-        """Those that can stand for the run, the most exact first."""
-        found = {REQUESTS: self.measured, PROBE: self.probe}
-        if self.log is not None:
-            found[LOG] = self.log
-        return {name: server for name, server in found.items() if server.series or server is self.log}
-
-    def agreement(self, reports: dict[str, ServerReport]) -> Agreement:
-        d = next((r.draft_tokens for r in reports.values() if r.draft_tokens), self.given.draft_tokens)
-        everything = exact(REQUESTS, "all requests, warm-up included", self.everything)
-        if everything is not None and everything.steps:
-            kept = sum(one.completion_tokens - 1 for one in self.requests if one.completion_tokens)
-            everything = replace(everything, kept=kept / everything.steps)
-        measured = exact(REQUESTS, "measured requests", self.measured)
-        probe = exact(PROBE, "every verify step of the engine", self.probe)
-        log = open_figure(self.log, d) if self.log is not None else None
-        info = self._info(everything or probe, d)
-        metrics = self._metrics()
-        checks = []
-        if everything is not None and probe is not None:
-            checks.append(compare_exact(everything, probe, d))
-        counted = everything or probe
-        if counted is not None:
-            cut = self._leaves_out_cut_drafts()
-            checks += [compare_open(one, counted, cut=cut) for one in (log, info) if one is not None]
-        if metrics is not None and measured is not None:
-            checks.append(self._metrics_check(metrics, measured if self.before is not None else everything))
-        if log is not None and (gauge := self._gauge_check()) is not None:
-            checks.append(gauge)
-        figures = (measured, probe, log, metrics, info)
-        return Agreement(tuple(f for f in figures if f is not None), tuple(checks), tuple(self.notes))
-
-    def _leaves_out_cut_drafts(self) -> bool:
-        """See `agreement`: the first speculative worker, the default until 0.5.10."""
-        release = self.given.release
-        if release is None or release.kind != "sglang" or release.version is None:
-            return False
-        return not release.holds("the second speculative worker is the default")
-
-    def _info(self, counted: Figure | None, draft_tokens: int | None) -> Figure | None:
-        if self.info is None or not self.info.accept_lengths:
-            return None
-        interval = self.info.arguments.get("decode_log_interval")
-        forwards = interval if isinstance(interval, int) else LOG_INTERVAL
-        running = [float(s.table()["running"].max()) for s in self.log.series.values()] if self.log else []
-        unprinted = (forwards - 1) * sum(value for value in running if value == value)
-        return tail_figure(
-            self.info.accept_lengths, counted.steps if counted else None, unprinted, draft_tokens
-        )
-
-    def _metrics(self) -> Figure | None:
-        """What the counters say of the measured requests; releases with gauges only say nothing of them."""
-        if self.after is None or not self.after.counts:
-            return None
-        pages = [self.before, self.after] if self.before is not None else [self.after]
-        return exact(
-            METRICS, "answers finished between the two pages", server_of_pages(pages, METRICS).server
-        )
-
-    def _metrics_check(self, metrics: Figure, requests: Figure | None) -> Check:
-        """SGLang's counters hold the tokens kept; the same made of the requests must be equal."""
-        steps = requests.steps if requests is not None and requests.steps else 0.0
-        counted = [r for r in self.requests if self.before is None or r.phase == "measured"]
-        kept = sum(r.completion_tokens - 1 for r in counted)
-        length = kept / steps if steps else 0.0
-        return Check(
-            (METRICS, REQUESTS),
-            metrics.steps == steps and abs(metrics.accept_length - length) < 1e-9,
-            f"tokens kept a verify step: {metrics.accept_length:.4f} over {metrics.steps:.0f} steps by the metrics, "
-            f"{length:.4f} over {steps:.0f} by the requests",
-        )
-
-    def _gauge_check(self) -> Check | None:
-        """The gauge shows an interval that the log's last lines print, unrounded.
-
-        Not always the last: the answer is on its way before the gauge is set.
-        """
-        if self.after is None or len(self.after.gauges) != 1 or self.log is None or len(self.log.series) != 1:
-            return None
-        [gauge], [series] = self.after.gauges.values(), self.log.series.values()
-        lengths = (series.table()["length_sum"] / series.table()["lines"]).tolist()
-        if gauge.accept_length < 1 or not lengths:
-            return None
-        last = lengths[-LAST_LINES:]
-        return Check(
-            (METRICS, LOG),
-            any(abs(gauge.accept_length - length) <= HALF_CENT + 1e-9 for length in last),
-            f"last interval: {gauge.accept_length:.4f} by the gauge, "
-            f"{', '.join(f'{length:.2f}' for length in last)} by the log's last lines",
-        )

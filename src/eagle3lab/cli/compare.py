@@ -23,8 +23,7 @@ def compare(
     format: Annotated[Format, typer.Option(help="text or json.")] = Format.text,
 ) -> None:
     """Say whether run B is better than run A, by how much, and how sure that is."""
-    from eagle3lab.acceptance.comparison import as_json, compare_runs
-    from eagle3lab.acceptance.comparison_text import comparison_text
+    from eagle3lab.acceptance.comparison import as_json, compare_runs, comparison_text
     from eagle3lab.acceptance.report import Given
     from eagle3lab.engines.release import parse_release
 

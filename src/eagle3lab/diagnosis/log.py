@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from eagle3lab.diagnosis.model import Observed
 
 if TYPE_CHECKING:
-    from eagle3lab.acceptance.logs.reader import LogReading, Server
+    from eagle3lab.acceptance.log import LogReading, Server
     from eagle3lab.acceptance.report import ServerReport
     from eagle3lab.acceptance.tracebacks import Death
 
@@ -84,7 +84,7 @@ def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int
     Raises:
         InputError: The file cannot be opened.
     """
-    from eagle3lab.acceptance.logs import read_logs
+    from eagle3lab.acceptance.log import read_logs
     from eagle3lab.acceptance.report import Given, account
     from eagle3lab.acceptance.tracebacks import read_deaths
     from eagle3lab.engines.release import parse_release

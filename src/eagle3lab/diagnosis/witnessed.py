@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from eagle3lab.diagnosis.model import Observed
 
 if TYPE_CHECKING:
-    from eagle3lab.runs.counters import Totals
+    from eagle3lab.acceptance.run import ProbeTotals
     from eagle3lab.runs.events import Boundary
     from eagle3lab.runs.judgement import Start
 
@@ -29,24 +29,20 @@ class Witnessed:
     path: str
     start: Start
     prompts: tuple[Boundary, ...]
-    counters: Totals | None
+    counters: ProbeTotals | None
     notes: tuple[str, ...]
 
     @property
     def observed(self) -> Observed | None:
         """Acceptance as the server's own verifications count it; None where there were none."""
-        from eagle3lab.acceptance.counts import PerPosition
-        from eagle3lab.acceptance.signature import Evidence, signature
-        from eagle3lab.acceptance.statistics import Estimate
+        from eagle3lab.acceptance.signature import judge_counts
 
         total = self.counters
         if total is None:
             return None
         mean = 1 + total.accepted / total.verify_steps
         shares = tuple(count / total.verify_steps for count in total.per_position)
-        positions = PerPosition.from_unconditional(shares, total.verify_steps) if shares else None
-        unknown = Estimate(mean, float("-inf"), float("inf"), 0.95, 1, 1.0)
-        found = signature(Evidence(unknown, per_position=positions, draft_tokens=total.draft_tokens))
+        found = judge_counts(total.verify_steps, total.accepted, total.per_position, total.draft_tokens)
         drafts = total.verify_steps * max(1, total.draft_tokens - 1)
         reason = f"{total.accepted} of {drafts} drafts were accepted in {total.verify_steps} verify steps"
         return Observed(found.name, found.confidence, reason, mean, total.accepted / drafts, shares)
@@ -58,7 +54,7 @@ def read_witnessed(path: Path) -> Witnessed:
     Raises:
         InputError: It is none, or a file is damaged.
     """
-    from eagle3lab.runs.counters import pooled
+    from eagle3lab.acceptance.run import pooled_counters
     from eagle3lab.runs.events import Boundary, read_events
     from eagle3lab.runs.judgement import Start
 
@@ -72,6 +68,6 @@ def read_witnessed(path: Path) -> Witnessed:
             for event in events
             if isinstance(event, Boundary) and event.phase in ("extend", "draft_extend")
         ),
-        counters=pooled(ranks),
+        counters=pooled_counters(ranks),
         notes=tuple(note for rank in ranks for note in rank.notes),
     )

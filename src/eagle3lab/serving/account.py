@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from eagle3lab.acceptance.logs.summaries import HISTOGRAMS
+from eagle3lab.acceptance.grammar import HISTOGRAMS
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import BENCH, RunFolder
 from eagle3lab.serving.client import ServerError
@@ -183,9 +183,9 @@ def _by_position(meta: Mapping[str, Any]) -> list[int] | None:
 
 def _from_events(ranks: Sequence[RankEvents]) -> tuple[Counts, int] | None:
     """The probe's own totals, over the replicas, and D; None if it counted nothing."""
-    from eagle3lab.runs.counters import pooled
+    from eagle3lab.acceptance.run import pooled_counters
 
-    total = pooled(ranks)
+    total = pooled_counters(ranks)
     if total is None:
         return None
     counts = Counts(total.verify_steps, total.accepted, total.per_position[:_MOST_POSITIONS])

@@ -24,9 +24,11 @@ from eagle3lab.runs.folder import (
     METRICS_BEFORE,
     OVERLAY,
     SERVER_INFO,
+    Phase,
+    Request,
     RunFolder,
+    write_requests,
 )
-from eagle3lab.runs.requests import Phase, Request, write_requests
 from eagle3lab.serving.client import Generation, Prompt, RunningServer, ServerError, ServerRefused
 from eagle3lab.serving.logs import tail
 from eagle3lab.serving.server import Server

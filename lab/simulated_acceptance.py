@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from eagle3lab.runs.requests import Request
+    from eagle3lab.runs.folder import Request
 
 FORWARDS = 40
 """Forwards behind a log line: SGLang's default `decode_log_interval`."""
@@ -83,7 +83,7 @@ def simulate_requests(
         ease: [requests] chance per draft of each prompt, between 0 and 1; drawn from `EASE` if None.
             Two runs with the same answered the same prompts.
     """
-    from eagle3lab.runs.requests import Request
+    from eagle3lab.runs.folder import Request
 
     chances = random.beta(*EASE, requests) if ease is None else ease
     made, clock = [], float(2**30)

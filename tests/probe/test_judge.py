@@ -23,7 +23,7 @@ from eagle3lab.runs.events import (
     Shared,
     TokenMap,
 )
-from eagle3lab.serving.guard.judge import judge_start, judge_steps, speak
+from eagle3lab.serving.guard.judge import announce, judge_start, judge_steps
 from eagle3lab.serving.hooks import Refused
 from eagle3lab.serving.probe import Settings
 from eagle3lab.serving.probe.recorder import Recorder
@@ -140,7 +140,7 @@ FAULTY = start(loaded(dropped=[HOSTILE] * 9, never_written=["model.norm.weight"]
 
 def test_the_block_is_plain_and_short_whatever_the_names_hold(capsys: pytest.CaptureFixture[str]) -> None:
     recorder = recorded()
-    speak(judge_start(FAULTY), "start", ATTACHED, recorder, "warn")
+    announce(judge_start(FAULTY), "start", ATTACHED, recorder, "warn")
     said = capsys.readouterr().err
     assert all(line.isprintable() for line in said.split("\n"))
     assert len(said) < 3000
@@ -150,21 +150,23 @@ def test_the_block_is_plain_and_short_whatever_the_names_hold(capsys: pytest.Cap
     assert guarded is not None and guarded.faults == ["names.dropped"] and guarded.text in said
 
 
-def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_first_rank_announces(capsys: pytest.CaptureFixture[str]) -> None:
     import msgspec
 
     for other in ({"tp_rank": 1}, {"dp_rank": 1}):
-        speak(judge_start(FAULTY), "start", msgspec.structs.replace(ATTACHED, **other), recorded(), "refuse")
-    speak([], "start", ATTACHED, recorded(), "refuse")
+        announce(
+            judge_start(FAULTY), "start", msgspec.structs.replace(ATTACHED, **other), recorded(), "refuse"
+        )
+    announce([], "start", ATTACHED, recorded(), "refuse")
     assert capsys.readouterr().err == ""
 
 
 def test_refuse_stops_for_what_is_certain_only(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused, match="hold"):
-        speak(judge_start(FAULTY), "start", ATTACHED, recorded(), "refuse")
+        announce(judge_start(FAULTY), "start", ATTACHED, recorded(), "refuse")
     assert "The server is stopped." in capsys.readouterr().err
     odd = judge_start(start(loaded(dropped=["fc.bias"]), TARGET_CALL))
-    speak(odd, "start", ATTACHED, recorded(), "refuse")
+    announce(odd, "start", ATTACHED, recorded(), "refuse")
     assert "The server goes on." in capsys.readouterr().err
 
 

@@ -354,7 +354,7 @@ def test_a_failure_in_the_probe_is_an_event_and_the_server_goes_on(
     rank = events(tmp_path)
     [quiet] = rank.of(Quiet)
     assert quiet.where == "boundary" and "ZeroDivisionError" in quiet.problem
-    assert len(rank.of(Verified)) == 2 and capsys.readouterr().err.count("goes quiet") == 1
+    assert len(rank.of(Verified)) == 2 and capsys.readouterr().err.count("is switched off") == 1
 
 
 def test_a_full_disk_ends_the_events_and_nothing_else(

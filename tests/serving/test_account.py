@@ -179,7 +179,7 @@ def test_what_the_probe_saw_is_told_once(tmp_path: Path) -> None:
     )
     assert [each.rehearsal for each in found.seen.boundary] == [False, True, False]
     assert found.seen.notes == (
-        "the probe found no set_embed", "the probe fell silent at boundary: ValueError: x",
+        "the probe found no set_embed", "the probe failed at boundary: ValueError: x",
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -258,6 +259,46 @@ def test_the_command_measures(engine: Engine, run_dir: Path, prompts: str) -> No
     assert b"key-of-the-server" not in contents(run_dir)
     code, out, _ = finished(command(engine, "", "--prompts", prompts, "--run-dir", str(run_dir)))
     assert code == 2, "the folder is in use"
+
+
+# Where users and their launchers put secrets; each value is looked for in all that is written or printed.
+_PLANTED = {
+    "SOME_SERVICE_API_KEY": "planted-ambient-key-1",
+    "HF_TOKEN": "hf_plantedAmbientToken2222",
+    "PGPASSWORD": "planted-pg-password-3",
+    "DATABASE_URL": "postgres://me:planted-url-password-4@db/x",
+    "CALLBACK": "https://hook.example/?token=planted-query-token-5",
+}
+
+
+@pytest.mark.parametrize("spelling", ["--api-key {}", "--api-key={}", "--api-k {}", "--api-k={}"])
+def test_no_planted_secret_reaches_a_run_folder_a_report_or_a_log(
+    engine: Engine,
+    run_dir: Path,
+    spelling: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in _PLANTED.items():
+        monkeypatch.setenv(name, value)
+    words = (*spelling.format("planted-server-key-6").split(), "--hf-token", "hf_plantedFlagToken7777")
+    asked = plan("dies-midway", extra=words, environment={"FAKE": "dies-midway"} | _PLANTED)
+    with pytest.raises(ServerDied) as caught:
+        measure(asked, engine, QUESTIONS, run_dir, probe=False)
+    said = capfd.readouterr()
+    for format in ("text", "json", "html"):
+        for subcommand in (["diagnose", "--run", str(run_dir)], ["launch", str(run_dir / "command.sh")]):
+            if subcommand[0] == "launch" and format == "html":
+                continue
+            done = subprocess.run(
+                [sys.executable, "-m", "eagle3lab", *subcommand, "--format", format],
+                capture_output=True, check=False, timeout=60,
+            )  # fmt: skip
+            assert done.returncode in (0, 1, 2), done.stderr
+            said = (said[0] + done.stdout.decode(), said[1] + done.stderr.decode())
+    everything = contents(run_dir).decode(errors="replace") + "".join(said) + str(caught.value)
+    assert "<redacted>" in everything
+    assert sorted(set(re.findall(r"planted-[\w-]+|hf_planted\w+", everything))) == []
 
 
 def test_the_command_attaches(engine: Engine, run_dir: Path, prompts: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Seen:
         never_written: Parameters that nothing wrote.
         captured: Ids of the layers whose states the target captures; None without such a call.
         chain: Classes that the call went through.
-        notes: What the probe could not attach to, where it fell silent, what of its files is missing.
+        notes: What the probe could not attach to, where it failed, what of its files is missing.
     """
 
     ranks: int
@@ -232,7 +232,7 @@ def _seen(ranks: Sequence[RankEvents]) -> Seen | None:
         )
     notes = [f"the probe found no {what}" for what in first.attached.missing]
     for rank in ranks:
-        notes += [f"the probe fell silent at {quiet.where}: {quiet.problem}" for quiet in rank.of(Quiet)]
+        notes += [f"the probe failed at {quiet.where}: {quiet.problem}" for quiet in rank.of(Quiet)]
         notes += rank.notes
     return Seen(
         len(ranks),

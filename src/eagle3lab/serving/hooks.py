@@ -96,22 +96,22 @@ class FailSafe:
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report
-        self._quiet: set[str] = set()
+        self._failed: set[str] = set()
 
     def run(self, where: str, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
         """What the function returns; None once the part `where` has failed."""
-        if where in self._quiet:
+        if where in self._failed:
             return None
         try:
             return function(*args, **kwargs)
         except Refused:
             raise
         except Exception as error:
-            self._quiet.add(where)
+            self._failed.add(where)
             problem = printable(f"{type(error).__name__}: {error}")
             with contextlib.suppress(Exception):  # stderr or the disk may be full
                 print(
-                    f"eagle3lab probe: {where} goes quiet, the server goes on ({problem})",
+                    f"eagle3lab probe: {where} is switched off after an error, the server goes on ({problem})",
                     file=sys.stderr,
                     flush=True,
                 )

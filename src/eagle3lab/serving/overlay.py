@@ -1,6 +1,6 @@
 """A folder put first on a server's PYTHONPATH: how everything enters an engine without editing it.
 
-Three doors: *modules* that the release imports and this machine lacks, *plugins* announced as entry points
+Three ways in: *modules* that the release imports and this machine lacks, *plugins* announced as entry points
 (SGLang 0.5.11 and later loads them in every process), and *startup* functions that `sitecustomize` calls as each
 Python process begins.
 """

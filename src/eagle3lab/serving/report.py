@@ -185,7 +185,7 @@ def _rows(measurement: Measurement) -> Iterator[tuple[str, str, str]]:
     formula = printed(measurement)
     if formula is not None:
         yield (
-            "the same, as its log puts it",
+            "accept rate as its log prints it",
             f"{formula[1]:.3f}",
             f"{formula[0]}: {formula_texts()[formula[0]]}",
         )

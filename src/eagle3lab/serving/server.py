@@ -314,7 +314,7 @@ def _api_key(plan: LaunchPlan) -> str | None:
     words = iter(plan.extra)
     for word in words:
         name, equals, value = word.partition("=")
-        if name == "--api-key":
+        if len(name) >= len("--api") and "--api-key".startswith(name):  # parsers take options written short
             return value if equals else next(words, None)
     return None
 

@@ -162,7 +162,7 @@ def _list(names: Sequence[str]) -> str:
     return shown if len(names) <= _SHOWN else f"{shown}, and {len(names) - _SHOWN} more"
 
 
-def speak(
+def announce(
     faults: Sequence[GuardFault],
     stage: Literal["start", "steps"],
     attached: Attached,

@@ -23,7 +23,7 @@ from eagle3lab.runs.events import (
     TokenMap,
     Verified,
 )
-from eagle3lab.serving.guard.judge import GuardFault, judge_start, judge_steps, speak
+from eagle3lab.serving.guard.judge import GuardFault, announce, judge_start, judge_steps
 from eagle3lab.serving.hooks import FailSafe, Hook
 from eagle3lab.serving.probe import Settings
 from eagle3lab.serving.probe.recorder import Recorder, now
@@ -166,7 +166,7 @@ class Probe:
         if self.settings.guard == "refuse":
             faults = judge_start([*self.recorder.start, loaded, token_map])
             if any(fault.certain for fault in faults):
-                self._speak(faults, "start")
+                self._announce(faults, "start")
 
     def _on_ready(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: None) -> None:
         """The scheduler stands: everything is loaded and shared, and no request has come yet."""
@@ -186,7 +186,7 @@ class Probe:
             self.recorder, self.settings.full_steps, configured.draft_tokens or 0, self._write_counters
         )
         if self.settings.guard != "off":
-            self._speak(judge_start(self.recorder.start), "start")
+            self._announce(judge_start(self.recorder.start), "start")
 
     def _on_results(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A batch was processed: in the scheduler's own counts its verification is done."""
@@ -201,11 +201,11 @@ class Probe:
             self._judged_steps = True
             if self.recorder.writer is None:
                 self._results.remove()
-            self._speak(faults, "steps")
+            self._announce(faults, "steps")
 
-    def _speak(self, faults: list[GuardFault], stage: Literal["start", "steps"]) -> None:
+    def _announce(self, faults: list[GuardFault], stage: Literal["start", "steps"]) -> None:
         assert self._attached is not None
-        speak(faults, stage, self._attached, self.recorder, self.settings.guard)
+        announce(faults, stage, self._attached, self.recorder, self.settings.guard)
 
     def _write_counters(self) -> None:
         assert self._verify is not None

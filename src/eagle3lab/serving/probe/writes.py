@@ -145,7 +145,7 @@ class LoadWatch:
             self._samples = [sample for sample in samples if sample is not None]
 
     def names(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        """The same names and tensors, each looked after when the loader comes back for the next."""
+        """The names and tensors of `weights`, each looked after when the loader comes back for the next."""
         previous: str | None = None
         for name, tensor in weights:
             if previous is not None:

@@ -54,7 +54,7 @@ def test_codes_are_stable() -> None:
         "N": 8,
         "V": 8,
         "H": 7,
-        "C": 10,
+        "C": 11,
         "L": 11,
         "G": 5,
         "R": 5,

@@ -134,7 +134,10 @@ def test_what_a_target_lacks() -> None:
     assert lacks("0.5.12", "KimiK25ForConditionalGeneration") == []
     vllm = Release("vllm", releases("vllm")[-1])
     assert target_needs(vllm, "LlamaForCausalLM") == ()
-    assert [one.what for one in target_needs(vllm, "NoSuchForCausalLM") or ()] == ["interface"]
+    [unknown] = target_needs(vllm, "NoSuchForCausalLM") or ()
+    assert unknown.what == "interface" and not unknown.sure  # a general class may serve it
+    [lacking] = target_needs(Release("vllm", "0.11.2"), "Gemma3ForConditionalGeneration") or ()
+    assert lacking.what == "interface" and lacking.sure
     assert target_needs(Release("tensorrt-llm", "1.0"), "LlamaForCausalLM") is None
 
 

@@ -14,6 +14,7 @@ from eagle3lab.diagnosis.inputs import (
     ServerArguments,
     Sglang,
     Target,
+    TargetFolder,
     Tensors,
 )
 from eagle3lab.diagnosis.load import Load
@@ -22,6 +23,7 @@ from eagle3lab.diagnosis.model import Evidence, Finding, Impact, Severity, seen
 from eagle3lab.diagnosis.releases import first_release
 from eagle3lab.engines.capture import NESTED, CapturePlan, can_capture, capture_plan, target_refusal
 from eagle3lab.engines.extract.model import ReleaseFacts
+from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.launch.reading import Launch
 from eagle3lab.engines.loading.plan import TensorPlan
 from eagle3lab.engines.release import or_later
@@ -190,6 +192,70 @@ def target_unsupported(
         else "No SGLang release in the atlas can: use another engine.",
         confidence=0.95 if later else 0.75,
     )
+
+
+@check(
+    "E3L-C11",
+    "capture.target-incomplete",
+    others=("capture.target-unsupported",),
+    after=("capture.target-unsupported",),
+    effect="The server stops while it starts, or at the first batch: the target's class lacks what speculation needs.",
+    impact=Impact.STOPS,
+)
+def target_incomplete(
+    target: Target, folder: TargetFolder, engine: Engine, vllm: VllmFacts | None, algorithm: Algorithm | None
+) -> Iterator[Finding]:
+    """The target's class lacks one of the other things that this release asks it for.
+
+    Seen: In SGLang, the class has no get_embed_and_head, or its decoder does not read what its hook writes. In vLLM,
+        its model type is on no list of this release, or its class does not declare the interface for EAGLE-3.
+    Why: Each target class is taught apart from the others; a wrapper can inherit a hook that its inner class lacks.
+    Effect: An AttributeError, a RuntimeError, or "too many values to unpack" while graphs are captured.
+    Repair: Use a release whose class for this target has all of it.
+    Sources: Read by syntax from every release, through ancestors, wrappers and constructors.
+    """
+    from eagle3lab.engines.messages import target_needs
+
+    if algorithm is not None and algorithm not in ("EAGLE3", "eagle3"):
+        raise SkipCheck(f"with {algorithm} no hidden states are captured")
+    name = target.architecture
+    needs = target_needs(engine, name) if name else None
+    if name is None or needs is None:
+        raise SkipCheck("the target's config names no class" if name is None else f"no facts about {engine}")
+    kind = _model_type(folder)
+    listed = vllm.allowed if vllm and vllm.allowed and vllm.allowed.model_types else None
+    if listed and kind and not any(one in kind for one in listed.model_types):
+        yield Finding(
+            f"{engine} takes no target of type {kind} for EAGLE-3",
+            (
+                seen(f"the target's model_type is {kind}", _CONFIG),
+                seen(f"the release takes {', '.join(listed.model_types)} ({listed.source})"),
+            ),
+            "Use a later release of vLLM, or another engine.",
+            fault="capture.target-unsupported",
+        )
+        return
+    sure = [one for one in needs if one.sure and one.what != "hook"]
+    for one in sure[:1]:
+        yield Finding(
+            f"{name} lacks what {engine} asks a target for"
+            if one.what == "embeddings"
+            else f"{name} hands over no hidden states in {engine}",
+            (seen(f"the target's class is {name}", _CONFIG), seen(f"{one.reason} ({one.source})")),
+            "Use a release whose class for this target has it.",
+            confidence=0.9,
+            fault="capture.target-incomplete" if one.what == "embeddings" else "capture.target-unsupported",
+        )
+    if not sure and needs:
+        raise SkipCheck(f"undecided: {needs[0].reason}")
+
+
+def _model_type(folder: TargetFolder) -> str:
+    """The type of the target's language model; "" where its config does not say."""
+    raw = folder.checkpoint.raw_config if folder.checkpoint else {}
+    inner = raw.get("text_config")
+    stated = inner.get("model_type") if isinstance(inner, dict) else None
+    return str(stated or raw.get("model_type") or "")
 
 
 @check(

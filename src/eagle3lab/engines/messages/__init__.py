@@ -83,19 +83,23 @@ class Match:
         return tuple(dict.fromkeys(_FLAG.findall(f"{self.template.words} {' '.join(self.values.values())}")))
 
 
-def data_file(kind: str) -> Path:
-    """The file with a kind's messages."""
-    return Path(__file__).with_name(f"{kind}.json.xz")
+def data_file(kind: str, what: str = "messages") -> Path:
+    """The file with a kind's "messages", or with what its "targets" lack."""
+    return Path(__file__).with_name(f"{kind}-{what}.json.xz")
+
+
+def _read(kind: str, what: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(lzma.decompress(data_file(kind, what).read_bytes()))
+    if data["schema"] != _SCHEMA:
+        raise ValueError(f"{data_file(kind, what).name}: schema {data['schema']} is not {_SCHEMA}")
+    return data
 
 
 class _Store:
     """One engine's messages, read."""
 
     def __init__(self, data: dict[str, Any]) -> None:
-        if data["schema"] != _SCHEMA:
-            raise ValueError(f"schema {data['schema']} is not {_SCHEMA}")
         self.releases: tuple[str, ...] = tuple(data["releases"])
-        self.lacks: list[dict[str, list[list[Any]]]] = data["lacks"]
         self.rows: list[tuple[Template, tuple[Place, ...]]] = []
         files = data["files"]
         for error, pieces, code, condition, places in data["messages"]:
@@ -136,7 +140,7 @@ def _sums(steps: list[int]) -> tuple[int, ...]:
 
 @cache
 def _store(kind: str) -> _Store:
-    return _Store(json.loads(lzma.decompress(data_file(kind).read_bytes())))
+    return _Store(_read(kind, "messages"))
 
 
 def releases(kind: str) -> tuple[str, ...]:
@@ -238,6 +242,11 @@ def said(kind: str, release: str) -> list[Said]:
     ]
 
 
+@cache
+def _targets(kind: str) -> dict[str, Any]:
+    return _read(kind, "targets")
+
+
 def target_needs(release: Release, architecture: str) -> tuple[Lack, ...] | None:
     """What a target's class lacks for EAGLE-3 in a release; () where nothing, None where the release is not known.
 
@@ -246,25 +255,44 @@ def target_needs(release: Release, architecture: str) -> tuple[Lack, ...] | None
         architecture: The class that the engine builds, as the target's config names it.
     """
     known = nearest_known(release)
-    if known is None or known.number not in releases(known.kind):
+    number = _targets(known.kind)["releases"].get(known.number) if known else None
+    if known is None or number is None:
         return None
-    store = _store(known.kind)
-    found = store.lacks[store.releases.index(known.number)]
+    data = _targets(known.kind)
+    found = data["tables"][number]
     if architecture in found:
-        return tuple(Lack(*row) for row in found[architecture])
+        return tuple(Lack(*data["lacks"][row]) for row in found[architecture])
     if known.kind == "vllm":
-        return (
-            Lack("interface", f"{architecture} does not declare SupportsEagle3", "model_executor/models/"),
-        )
+        reason = f"{architecture} is not registered, and is served by a general class or not at all"
+        return (Lack("interface", reason, "model_executor/models/registry.py", sure=False),)
     reason = f"{architecture} has no set_eagle3_layers_to_capture"
     return (Lack("hook", reason, "models/"),)
 
 
-def pack(kind: str, read: list[tuple[str, list[Said], dict[str, list[Lack]]]]) -> bytes:
-    """The file with these releases' messages and lacks, oldest first."""
+def pack_targets(read: list[tuple[str, dict[str, list[Lack]]]]) -> bytes:
+    """The file with what these releases' targets lack."""
+    lacks: dict[Lack, int] = {}
+    tables: list[dict[str, list[int]]] = []
+    numbers = {}
+    for release, found in read:
+        table = {name: [lacks.setdefault(x, len(lacks)) for x in rows] for name, rows in found.items()}
+        if table not in tables:
+            tables.append(table)
+        numbers[release] = tables.index(table)
+    rows = [[one.what, one.reason, one.source, one.sure] for one in lacks]
+    return _packed({"schema": _SCHEMA, "releases": numbers, "tables": tables, "lacks": rows})
+
+
+def _packed(data: dict[str, Any]) -> bytes:
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, preset=9 | lzma.PRESET_EXTREME)
+
+
+def pack(read: list[tuple[str, list[Said]]]) -> bytes:
+    """The file with these releases' messages, oldest first."""
     files: dict[str, int] = {}
     rows: dict[Template, dict[str, dict[int, int]]] = {}
-    for index, (_, messages, _) in enumerate(read):
+    for index, (_, messages) in enumerate(read):
         for one in messages:
             files.setdefault(one.file, len(files))
             rows.setdefault(one.template, {}).setdefault(one.file, {}).setdefault(index, one.line)
@@ -276,16 +304,8 @@ def pack(kind: str, read: list[tuple[str, list[Said], dict[str, list[Lack]]]]) -
                 steps = [run[0], *(b - a for a, b in pairwise(run))]
                 runs.append([files[file], first, *steps])
         packed.append([template.error, template.pieces, template.code, template.condition, runs])
-    lacks = [
-        {name: [[x.what, x.reason, x.source, x.sure] for x in found] for name, found in one.items()}
-        for _, _, one in read
-    ]
-    data = {
-        "schema": _SCHEMA, "kind": kind, "releases": [release for release, _, _ in read], "files": list(files),
-        "messages": packed, "lacks": lacks,
-    }  # fmt: skip
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, preset=9 | lzma.PRESET_EXTREME)
+    names = [release for release, _ in read]
+    return _packed({"schema": _SCHEMA, "releases": names, "files": list(files), "messages": packed})
 
 
 def _runs(lines: dict[int, int]) -> Iterator[tuple[int, list[int]]]:

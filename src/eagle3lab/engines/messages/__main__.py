@@ -13,7 +13,7 @@ from eagle3lab.engines.extract.reading import reading
 from eagle3lab.engines.extract.sglang.tree import open_tree
 from eagle3lab.engines.extract.tree import SourceTree
 from eagle3lab.engines.extract.vllm.tree import open_vllm
-from eagle3lab.engines.messages import data_file, pack
+from eagle3lab.engines.messages import data_file, pack, pack_targets
 from eagle3lab.engines.messages.extract import Reader
 from eagle3lab.engines.messages.targets import read_lacks
 from eagle3lab.engines.release import SIMULATED
@@ -44,9 +44,12 @@ def main() -> int:
             print(f"{kind}=={release}: {len(found[-1][1])} messages", flush=True)
         if not found:
             parser.error(f"no archives of {kind} in {options.wheels}")
-        data = pack(kind, found)
-        data_file(kind).write_bytes(data)
-        print(f"{data_file(kind).name}: {len(found)} releases, {len(data)} bytes")
+        for file, data in (
+            (data_file(kind), pack([(release, messages) for release, messages, _ in found])),
+            (data_file(kind, "targets"), pack_targets([(release, lacks) for release, _, lacks in found])),
+        ):
+            file.write_bytes(data)
+            print(f"{file.name}: {len(found)} releases, {len(data)} bytes")
     return 0
 
 

@@ -44,10 +44,10 @@ class Lack:
 
 
 def read_lacks(tree: SourceTree, kind: str) -> dict[str, list[Lack]]:
-    """Registered target class to what it lacks, for the classes that have a hook (vLLM: the interface) at all."""
+    """Registered target class to what it lacks: of SGLang the classes that have a hook at all, of vLLM every one."""
     syntax = Syntax(tree)
     if kind == "vllm":
-        return {name: [] for name in _with_interface(syntax)}
+        return _vllm(syntax)
     roots = {cls.name for m in syntax.modules_holding(SETTER, MODELS) for cls in _defining(m, SETTER)}
     places = {name: m.file for m in syntax.modules_holding(SETTER, MODELS) for name in m.classes}
     asked = _asked(syntax)
@@ -301,15 +301,21 @@ _HEADER = re.compile(r"^class\s+(\w+)\s*\(([^)]*)\)", re.MULTILINE)
 _REGISTERED = re.compile(r'"(\w+)":\s*\(\s*"([\w.]+)",\s*"(\w+)"')
 
 
-def _with_interface(syntax: Syntax) -> list[str]:
-    """Registered architectures whose class, or an ancestor of it, declares the interface, sorted."""
-    bases: dict[tuple[str, str], set[str]] = {}
+def _vllm(syntax: Syntax) -> dict[str, list[Lack]]:
+    """Every registered architecture, with the interface lacking where neither its class nor an ancestor declares it."""
+    bases: dict[str, set[str]] = {}
     for file in syntax.tree.files:
         if file.startswith(_VLLM_MODELS):
             for match in _HEADER.finditer(syntax.tree.text(file) or ""):
-                bases[file, match[1]] = set(re.findall(r"\w+", match[2]))
-    known = {name for (_, name), parents in bases.items() if _INTERFACE in parents}
-    while more := {name for (_, name), parents in bases.items() if parents & known} - known:
+                bases.setdefault(match[1], set()).update(re.findall(r"\w+", match[2]))
+    known = {name for name, parents in bases.items() if _INTERFACE in parents}
+    while more := {name for name, parents in bases.items() if parents & known} - known:
         known |= more
-    registry = syntax.tree.text(f"{_VLLM_MODELS}registry.py") or ""
-    return sorted({match[1] for match in _REGISTERED.finditer(registry) if match[3] in known})
+    file = f"{_VLLM_MODELS}registry.py"
+    found = {}
+    for match in _REGISTERED.finditer(syntax.tree.text(file) or ""):
+        name, module, cls = match.groups()
+        reason = f"{cls}, which serves {name}, does not declare {_INTERFACE}"
+        where = f"{_VLLM_MODELS}{module.replace('.', '/')}.py"
+        found[name] = [] if cls in known else [Lack("interface", reason, where, sure=cls in bases)]
+    return dict(sorted(found.items()))

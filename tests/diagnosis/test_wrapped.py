@@ -1,0 +1,30 @@
+"""Whoever handed out the log, the answer is the same: every case with a crash in every wrapper that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eagle3lab.diagnosis import diagnose
+from tests.acceptance.wrappers import WRAPPERS
+from tests.diagnosis.corpus import case_ids, load
+
+CRASHES = [one for one in case_ids() if any("Error" in line for line in load(one)["log"] or ())]
+
+
+def _answer(log: Path, engine: str | None) -> object:
+    said = diagnose(log=log, engine=engine)
+    return said.verdict, [(one.fault, one.code, one.title, round(one.confidence, 6)) for one in said.findings]
+
+
+@pytest.mark.parametrize("place", range(len(WRAPPERS)), ids=list(WRAPPERS))
+def test_the_answer_does_not_depend_on_the_wrapper(place: int, tmp_path: Path) -> None:
+    """Every crash."""
+    wrapper = WRAPPERS[list(WRAPPERS)[place]]
+    for identity in CRASHES:
+        case = load(identity)
+        plain, wrapped = tmp_path / "plain.log", tmp_path / "wrapped.log"
+        plain.write_text("\n".join(case["log"]) + "\n")
+        wrapped.write_bytes(wrapper(case["log"]))
+        assert _answer(wrapped, case["engine"]) == _answer(plain, case["engine"]), identity

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eagle3lab.acceptance.fetch import is_url
 from eagle3lab.acceptance.observations import Observation
 from eagle3lab.acceptance.render import rounded
-from eagle3lab.acceptance.report import Given, ServerReport, count
+from eagle3lab.acceptance.report import REQUESTS, Given, ServerReport, count
 from eagle3lab.acceptance.run import observed
-from eagle3lab.acceptance.sources import account_sources
+from eagle3lab.acceptance.sources import account_sources, is_folder, shown
 from eagle3lab.acceptance.statistics import Difference, compare, paired
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
@@ -106,7 +107,9 @@ def compare_runs(before: str, after: str, given: Given | None = None) -> Compari
     if rows is not None:
         length = paired(_lengths(rows[0]), _lengths(rows[1]))
     else:
-        length = compare(a.rows(), b.rows(), exact=a.source == b.source == "sglang-request")
+        length = _difference(a, b)
+        if not math.isfinite(length.low):
+            notes.append("of a single figure there is no spread: the difference is given without an interval")
     rate = b.accept_rate - a.accept_rate if a.accept_rate is not None and b.accept_rate is not None else None
     return Comparison(
         a,
@@ -121,15 +124,27 @@ def compare_runs(before: str, after: str, given: Given | None = None) -> Compari
     )
 
 
+def _difference(a: ServerReport, b: ServerReport) -> Difference:
+    """Row against row; where one side is a single figure, the figures without an interval."""
+    if all(len(side.rows()[0]) > 1 for side in (a, b)):
+        return compare(a.rows(), b.rows(), exact=a.source in REQUESTS and b.source in REQUESTS)
+    assert a.accept_length is not None
+    assert b.accept_length is not None
+    change = b.accept_length.mean - a.accept_length.mean
+    return Difference(a.accept_length, b.accept_length, change, -math.inf, math.inf, 1.0)
+
+
 def _measured(source: str, given: Given) -> ServerReport:
     report = account_sources([source], given)
     if report.main is None or report.main.accept_length is None:
         says = "; ".join(report.notes) or "nothing in it reports acceptance"
-        raise InputError(f"nothing to compare: {says}", path=source)
+        raise InputError(f"nothing to compare: {says}", path=shown(source))
     main = report.main
     measured = sum(server.accept_length is not None for server in report.servers)
     if measured > 1:
-        note = f"{source} holds {measured} servers that measured something: the last of them is compared"
+        note = (
+            f"{shown(source)} holds {measured} servers that measured something: the last of them is compared"
+        )
         main = replace(main, notes=(*main.notes, note))
     return main
 
@@ -154,11 +169,10 @@ def _requests(source: str) -> tuple[Request, ...]:
     """The measured requests of a run folder or of its `requests.jsonl`; none of anything else."""
     from eagle3lab.runs.folder import REQUESTS, RunFolder, read_requests
 
-    path = Path(source)
-    if path.is_dir():
-        found = RunFolder.open(path).requests()
-    elif path.name == REQUESTS and path.is_file():
-        found = read_requests(path)
+    if is_folder(source):
+        found = RunFolder.open(source).requests()
+    elif not is_url(source) and Path(source).name == REQUESTS:
+        found = read_requests(Path(source))
     else:
         return ()
     return tuple(one for one in found if one.phase == "measured")

@@ -513,9 +513,6 @@ def _figures(text: str) -> Observation | Unparsed | None:
 
 # --- Events ---------------------------------------------------------------------------------------------------------
 
-SERVES = re.compile(r"fired up and ready to roll|Application startup complete|Decode batch|HTTP/1\.1\" 200")
-"""A line that only a living server writes, whichever rank died before: it became ready, or it answered."""
-
 _MARKERS = (
     ("The server is fired up and ready to roll!", "ready"),
     ("speculative_num_draft_tokens is adjusted to speculative_num_steps + 1", "draft_tokens_adjusted"),

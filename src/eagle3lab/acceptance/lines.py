@@ -183,7 +183,7 @@ def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[bytes
             data, skipping = data[newline + 1 :], False
         cut = data.rfind(b"\n") + 1
         if cut:
-            yield b"".join([*pending, data[:cut]])
+            yield b"".join([*pending, memoryview(data)[:cut]]) if have or cut < len(data) else data
             pending, have = [data[cut:]], len(data) - cut
         else:
             pending.append(data)
@@ -318,7 +318,9 @@ _NAMES = ("pod", "process", "rank", "task", "compose", "words")
 """Kinds of heads that say who wrote a line."""
 
 _OUTERMOST = 12
-_BAR = re.compile(r"[^|\n]{0,200}\d{1,3}%\|[^|\n]{0,200}\| ?\d{1,9}(?:/\d{1,9})? \[[^\]\n]{0,80}\]")
+_BAR = re.compile(
+    r"[^|\n]{0,200}\d{1,3}%(?: Completed)? ?\|(?:[^|\n]{0,200}\|)? ?\d{1,9}(?:/\d{1,9})? \[[^\]\n]{0,80}\]"
+)
 _REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\][^\n]{0,200}$")
 _LOGFMT = re.compile(
     r'(?:\w{1,20}=(?:"[^"]{0,200}"|\S{1,200}) ){1,20}msg="(?P<text>(?:[^"\\]|\\.){0,100000})"'
@@ -408,6 +410,8 @@ class Unwrapper:
             match = _HEAD.match(text, at)
             if match is None and (bar := _BAR.match(text, at)):
                 at = bar.end()
+                if at == len(text):
+                    return
                 continue
             if match is None or match.end() == at:
                 break

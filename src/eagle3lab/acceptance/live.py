@@ -18,7 +18,7 @@ from eagle3lab.acceptance.log import LogFollower, LogReading
 from eagle3lab.acceptance.metrics import Totals, advance, begin
 from eagle3lab.acceptance.report import AcceptanceReport, Given, ServerReport, account
 from eagle3lab.acceptance.run import given_of_run
-from eagle3lab.acceptance.sources import account_info, account_totals, is_folder
+from eagle3lab.acceptance.sources import account_info, account_totals, is_folder, shown
 from eagle3lab.errors import InputError
 from eagle3lab.text import printable
 
@@ -262,7 +262,7 @@ def watch(
     from eagle3lab.acceptance.html import fragment
 
     report = AcceptanceReport((), LogReading(), ())
-    handle = display(HTML(f"<p>waiting for {escape(printable(source))}</p>"), display_id=True)
+    handle = display(HTML(f"<p>waiting for {escape(printable(shown(source)))}</p>"), display_id=True)
     try:
         for report in follow(source, given, every_s=every_s, seconds=seconds):
             if handle is not None:  # None outside of a notebook

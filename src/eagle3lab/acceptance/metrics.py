@@ -142,9 +142,9 @@ def _snapshot(samples: _Samples, time: float, source: str) -> Snapshot:
         )
     known = {"sglang": _sglang, "vllm": _vllm}.get(engine)
     found = known(samples, time) if known else None
-    if found is None or not (found.counts or found.gauges):
+    if found is None or not _tells(found):
         found = _by_name(samples, engine, time)
-    if found.counts or found.gauges:
+    if _tells(found):
         return found
     names = ", ".join(related(samples))
     program = {"sglang": "SGLang's", "vllm": "vLLM's"}.get(engine, f"{engine or 'some server'}'s")
@@ -162,6 +162,12 @@ def _snapshot(samples: _Samples, time: float, source: str) -> Snapshot:
         path=source or None,
         advice="Was the server started with speculation?",
     )
+
+
+def _tells(page: Snapshot) -> bool:
+    """Whether a page gives an accept length, or at least a rate."""
+    counted = (one.accepted is not None and one.proposed is not None for one in page.counts.values())
+    return bool(page.gauges) or any(map(_says_length, page.counts.values())) or any(counted)
 
 
 def looks_like_page(head: str) -> bool:

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eagle3lab.acceptance.counts import merge_pairs
+from eagle3lab.acceptance.expectation import Advice
 from eagle3lab.acceptance.formulas import formula_texts
 from eagle3lab.acceptance.lines import YEARLESS
 from eagle3lab.acceptance.report import AcceptanceReport, ServerReport
 from eagle3lab.acceptance.run import Agreement
-from eagle3lab.acceptance.signature import limit
+from eagle3lab.acceptance.signature import UNKNOWN, limit
 from eagle3lab.acceptance.statistics import Dependence
 from eagle3lab.text import printable
 
@@ -58,7 +59,7 @@ def _server_json_empty() -> dict[str, Any]:
 
 
 def _no_data() -> dict[str, Any]:
-    return {"name": "no-data", "confidence": 0.95, "reason": "no line reports acceptance"}
+    return {"name": "no-data", "level": UNKNOWN, "confidence": 0.95, "reason": "no line reports acceptance"}
 
 
 def _server_json(server: ServerReport) -> dict[str, Any]:
@@ -85,6 +86,7 @@ def _server_json(server: ServerReport) -> dict[str, Any]:
         else None,
         "signature": {
             "name": server.signature.name,
+            "level": server.signature.level,
             "confidence": server.signature.confidence,
             "reason": server.signature.reason,
         },
@@ -96,6 +98,7 @@ def _server_json(server: ServerReport) -> dict[str, Any]:
         }
         if server.expected
         else None,
+        "steps_advice": _advice_json(server.advice),
         "ranks": {
             printable(r.label) or "-": {"accept_length": rounded(r.accept_length), "lines": r.lines}
             for r in server.ranks
@@ -118,7 +121,26 @@ def _server_json(server: ServerReport) -> dict[str, Any]:
         "idle_intervals": server.idle,
         "file": server.path,
         "first_line": server.first_line,
+        "role": printable(server.role) or None,
         "notes": [printable(note) for note in server.notes],
+    }
+
+
+def _advice_json(advice: Advice | None) -> dict[str, Any] | None:
+    if advice is None:
+        return None
+    return {
+        "step_cost": advice.step_cost,
+        "best": advice.best,
+        "steps": [
+            {
+                "steps": row.steps,
+                "accept_length": rounded(row.accept_length),
+                "cost": rounded(row.cost),
+                "speed": rounded(row.speed),
+            }
+            for row in advice.rows
+        ],
     }
 
 
@@ -264,6 +286,7 @@ def facts(server: ServerReport) -> list[tuple[str, str]]:
             )
             text += f", training promises {expected[index]:.1%}" if index < len(expected) else ""
             out.append((f"position {index + 1}", text))
+    out += _advised(server.advice)
     if server.expected is not None:
         assumed = "; ".join(server.expected.assumptions)
         out.append(("expected", f"{server.expected.accept_length:.2f} from training, if {assumed}"))
@@ -275,6 +298,23 @@ def facts(server: ServerReport) -> list[tuple[str, str]]:
             for r in server.ranks[:16]
         ]
     return out + _over_time(server)
+
+
+def _advised(advice: Advice | None) -> list[tuple[str, str]]:
+    """How many draft steps would serve best, beside what is drafted now."""
+    if advice is None or len(advice.rows) < 2:
+        return []
+    now = advice.rows[-1]
+    if advice.best == 0:
+        text = f"none is worth it: {now.accept_length:.2f} tokens for {now.cost:.2f} of a verify step"
+    else:
+        best = advice.rows[advice.best - 1]
+        text = (
+            f"{best.steps} serve best: {best.accept_length:.2f} tokens for {best.cost:.2f} of a verify step"
+        )
+        if best.steps < now.steps:
+            text += f", now {now.steps}: {now.accept_length:.2f} for {now.cost:.2f}"
+    return [("draft steps", f"{text}, if a draft step costs {advice.step_cost:.0%} of one (--step-cost)")]
 
 
 def _over_time(server: ServerReport) -> list[tuple[str, str]]:

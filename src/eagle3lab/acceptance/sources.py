@@ -59,6 +59,11 @@ def account_sources(sources: Sequence[str | PathLike[str]], given: Given) -> Acc
     return AcceptanceReport(tuple(reports), reading, tuple(notes))
 
 
+def shown(source: str) -> str:
+    """A source as it may be printed: of an address nothing but host and path."""
+    return shown_url(source) if is_url(source) else source
+
+
 def is_folder(source: str) -> bool:
     """Whether a source is a folder; a name that no file can have is none."""
     try:

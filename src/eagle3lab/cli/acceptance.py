@@ -28,7 +28,8 @@ def acceptance(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Logs (plain, gzip, zstd; - is standard input), folders of runs, or addresses of servers.",
+            help="Logs as any tool keeps them (- is standard input), saved results, answers and metrics, folders of "
+            "runs, or addresses of servers.",
             metavar="FILE|URL|RUN_FOLDER…",
         ),
     ],
@@ -60,6 +61,14 @@ def acceptance(
             min=0.0, max=1.0, help="Share of served tokens inside the draft vocabulary, for --expected."
         ),
     ] = 1.0,
+    step_cost: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=10.0,
+            help="Time of a draft step over that of a verify step, for how many steps to draft.",
+        ),
+    ] = 0.05,
     follow: Annotated[
         bool,
         typer.Option(
@@ -89,6 +98,7 @@ def acceptance(
         steps=steps,
         accuracies=read_accuracies(expected) if expected else None,
         coverage=coverage,
+        step_cost=step_cost,
     )
     if follow:
         _follow(sources, given, every, seconds, format)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3lab.acceptance.grammar import SERVES
+from eagle3lab.acceptance.tracebacks import SERVES
 from eagle3lab.text import printable
 
 _TRACEBACK = "Traceback (most recent call last):"

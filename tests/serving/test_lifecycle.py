@@ -128,7 +128,7 @@ def test_a_death_is_told_by_its_first_traceback(start: Start, how: str) -> None:
     began = time.monotonic()
     with pytest.raises(ServerDied, match="SIGQUIT") as caught, start(how) as server:
         server.generate(["a"] * 4, 1, concurrency=2)
-    assert caught.value.traceback.startswith("[2026-01-01 00:00:00 TP1] Scheduler hit an exception")
+    assert caught.value.traceback.startswith("[TP1] Scheduler hit an exception")
     assert caught.value.traceback.endswith("ValueError: the drafter does not fit\n  its width is 7")
     assert "KeyError: 'midlayer.fc'" in caught.value.traceback
     assert time.monotonic() - began < 20

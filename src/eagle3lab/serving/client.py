@@ -280,7 +280,7 @@ class RunningServer:
 
     def _too_late(self, problem: str) -> ServerTimeout:
         lines = self.log_lines()
-        return ServerTimeout(problem, traceback=first_traceback(lines), tail=tail(lines))
+        return ServerTimeout(problem, traceback=first_traceback(self.log), tail=tail(lines))
 
     def wait_for_its_end(self) -> None:
         """A lost connection is often the first sign of a death: give the server's end a moment to become known."""

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3lab.acceptance.tracebacks import SERVES
+from eagle3lab.acceptance.tracebacks import read_deaths
 from eagle3lab.text import printable
 
-_TRACEBACK = "Traceback (most recent call last):"
-_CHAINED = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\] ?")
-_MOST_LINES = 80
 
 _STAGES = (
     ("answering", re.compile(r"fired up and ready to roll")),
@@ -83,50 +77,19 @@ def shown(line: str, limit: int = 160) -> str:
     return printable(_PREFIX.sub("", line).strip(), limit)
 
 
-def first_traceback(lines: Iterable[str]) -> str:
-    """The first traceback after which the server served no more, with those it led to; empty if there is none.
+def first_traceback(log: Path | None) -> str:
+    """The traceback that a server died of, by its log, safe to show; empty if the log holds none, or there is no log.
 
     A rank that fails is followed by others that fail because of it, and by the signal that ends the rest: only the
-    first says what happened. Ranks write whole tracebacks at once, so their lines are not mixed. A healthy server
-    writes tracebacks too, for optional parts that are not installed (0.5.9 at every start), and goes on.
+    first says what happened.
     """
-    rows = [line.rstrip("\r\n") for line in lines]
-    served = max((place for place, row in enumerate(rows) if SERVES.search(row)), default=-1)
-    start = next((place for place in range(served + 1, len(rows)) if _TRACEBACK in rows[place]), None)
-    if start is None:
+    if log is None or not log.is_file():
         return ""
-    block = list(_block(rows, start))
-    if len(block) > _MOST_LINES:
-        block = [*block[: _MOST_LINES // 2], "  …", *block[-_MOST_LINES // 2 :]]
-    return "\n".join(printable(line) for line in block)
-
-
-def _block(rows: list[str], start: int) -> Iterator[str]:
-    """A traceback's lines, its exception and the tracebacks chained to it included."""
-    yield rows[start]
-    at, inside = start + 1, True
-    while at < len(rows):
-        row = rows[at]
-        if inside:
-            yield row
-            # The exception's own line is the first that is not indented; its message may run on.
-            inside = not row or row[0].isspace() or row.startswith(("+", "|"))
-        elif row in _CHAINED:
-            yield from ("", row, "")
-            at = next((later for later in range(at + 1, len(rows)) if _TRACEBACK in rows[later]), len(rows))
-            if at < len(rows):
-                yield rows[at]
-            inside = True
-        elif row.strip() and (_PREFIX.match(row) or _TRACEBACK in row or _sets_off(rows, at)):
-            return
-        elif row.strip():
-            yield row
-        at += 1
-
-
-def _sets_off(rows: list[str], at: int) -> bool:
-    """Whether an empty line stands before this one: what follows is no longer the exception's message."""
-    return not rows[at - 1].strip()
+    death, _ = read_deaths(log)
+    if death is None or not death.raised:
+        return ""
+    worker = f"[{death.worker}] " if death.worker else ""
+    return printable(worker) + "\n".join(printable(line) for line in death.printed).strip()
 
 
 def tail(lines: Iterable[str], count: int = 15) -> str:

@@ -153,7 +153,7 @@ class Server(RunningServer):
             lines = self.log_lines()
             raise ServerDied(
                 f"the server ended {_how(said)}",
-                traceback=first_traceback(lines),
+                traceback=first_traceback(self.log),
                 tail=tail(lines),
             )
         if "log" in said:

@@ -259,13 +259,14 @@ def parse_prefix(head: str) -> Prefix:
 
 
 def _seconds(head: str) -> float:
-    """The last full date of a head, the one nearest to the message; else a date without a year."""
+    """The last date of a head, the one nearest to the message, with a year or without one."""
     *_, match = [None, *_TIME.finditer(head)]
-    if match is not None:
+    *_, short = [None, *_SHORT_TIME.finditer(head, match.end() if match else 0)]
+    if match is not None and short is None:
         year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
         micro = int((match[7] or "0").ljust(6, "0"))
-    elif match := _SHORT_TIME.search(head):
-        month, day, hour, minute, second = (int(part) for part in match.groups())
+    elif short is not None:
+        month, day, hour, minute, second = (int(part) for part in short.groups())
         year, micro = YEARLESS, 0
     else:
         return float("nan")

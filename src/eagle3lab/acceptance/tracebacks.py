@@ -152,6 +152,12 @@ class _Open:
             self.frames, self.text, self.error = [], [], None
         self.ended = True
 
+    def keep(self, *texts: str) -> None:
+        """Keep lines to be shown: of very many the first and the last."""
+        self.printed += texts
+        while len(self.printed) > _MOST_LINES:
+            self.printed[_MOST_LINES // 2 : _MOST_LINES // 2 + 2] = ["  …"]
+
     @property
     def follows(self) -> bool:
         """Whether it only says that another process died."""
@@ -218,6 +224,7 @@ class Reader:
     def _begin(self, line: Line, open_: _Open | None) -> None:
         if open_ is not None and open_.chained:
             open_.ended = open_.chained = False
+            open_.keep(line.text)
             return
         if open_ is not None:
             open_.close()
@@ -235,6 +242,7 @@ class Reader:
         if any(text.startswith(words) for words in _CHAINED):
             open_.close()
             open_.chained = True
+            open_.keep("", text, "")
             return True
         if open_.ended:
             return not text.strip() or self._drop(line.stream, open_)
@@ -243,8 +251,7 @@ class Reader:
         if shape != open_.shape:
             open_.close()
             return self._drop(line.stream, open_)
-        if len(open_.printed) < _MOST_LINES:
-            open_.printed.append(text)
+        open_.keep(text)
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
         if open_.error is not None:
             return self._says_more(open_, line, text)

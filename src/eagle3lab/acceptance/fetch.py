@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from eagle3lab.acceptance.documents import ServerInfo
 from eagle3lab.acceptance.metrics import LONGEST_PAGE, Snapshot, read_page
 from eagle3lab.errors import InputError
-from eagle3lab.proxies import opener_for
+from eagle3lab.proxies import opener_for, read_bounded
 from eagle3lab.text import printable
 
 API_KEY = "EAGLE3LAB_API_KEY"
@@ -104,7 +104,7 @@ class Address:
                 request.add_header("Authorization", f"Bearer {key}")
             elif self._basic:
                 request.add_header("Authorization", f"Basic {self._basic}")
-            content = self._read(request)
+            content = read_bounded(self._opener, request, timeout_s=_TIMEOUT_S, most=LONGEST_PAGE)
         except urllib.error.HTTPError as error:
             moved = 300 <= error.code < 400
             raise InputError(
@@ -124,21 +124,6 @@ class Address:
         if len(content) > LONGEST_PAGE:
             raise InputError("answers with more than a server's metrics", path=shown)
         return content.decode("utf-8", "replace")
-
-    def _read(self, request: urllib.request.Request) -> bytes:
-        """At most `LONGEST_PAGE` + 1 bytes, in `_TIMEOUT_S` altogether."""
-        until = time.monotonic() + _TIMEOUT_S
-        parts, size = [], 0
-        with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-            while size <= LONGEST_PAGE:
-                data = answer.read1(min(1 << 16, LONGEST_PAGE + 1 - size))
-                if not data:
-                    break
-                parts.append(data)
-                size += len(data)
-                if time.monotonic() > until:
-                    raise TimeoutError(f"no whole answer in {_TIMEOUT_S:.0f} seconds")
-        return b"".join(parts)
 
 
 def _advice(code: int) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from eagle3lab.engines.launch.secrets import redact_text, spellings
 from eagle3lab.errors import Eagle3labError, InputError
-from eagle3lab.proxies import opener_for
+from eagle3lab.proxies import opener_for, read_bounded
 from eagle3lab.serving.logs import first_traceback, tail
 from eagle3lab.text import printable
 
@@ -26,6 +26,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or the messages of a chat (OpenAI's form, for a target with a chat template)."""
 
 _CHECK_S, _SLACK_S = 0.2, 10.0
+_MOST_BYTES = 2**28
 
 
 class ServerError(Eagle3labError):
@@ -150,18 +151,19 @@ class RunningServer:
         if self.api_key is not None:
             request.add_header("Authorization", f"Bearer {self.api_key}")
         try:
-            with self._opener.open(request, timeout=timeout_s) as answer:
-                content: bytes = answer.read()
-                return content
+            content = read_bounded(self._opener, request, timeout_s=timeout_s, most=_MOST_BYTES)
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace").strip()
             raise ServerRefused(
-                f"{self.url}{path} answers {error.code} {error.reason} {said}".rstrip()
+                f"{self.url}{path} answers {error.code} {printable(f'{error.reason} {said}')}".rstrip()
             ) from None
         except (OSError, HTTPException) as error:
             # Text, not the exception: a frame that held it would keep itself, and this server, alive.
             reason = str(getattr(error, "reason", None) or error)
-            raise ServerError(f"{self.url}{path} does not answer: {reason}") from None
+            raise ServerError(f"{self.url}{path} does not answer: {printable(reason)}") from None
+        if len(content) > _MOST_BYTES:
+            raise ServerError(f"{self.url}{path} answers with more than {_MOST_BYTES >> 20} MiB")
+        return content
 
     def healthy(self, *, timeout_s: float = 5.0) -> bool:
         """Whether `/health` answers that the server is ready for requests."""

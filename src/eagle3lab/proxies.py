@@ -1,4 +1,4 @@
-"""Requests over HTTP: bounded, past the proxy where they stay on this machine, and only to the address that was asked."""
+"""Requests over HTTP: bounded, past the proxy where they stay on this machine, only to the address that was asked."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests with servers first and into one group, the tests of each other module into one of its own."""
     items.sort(key=lambda item: item.get_closest_marker("server") is None)

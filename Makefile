@@ -54,10 +54,10 @@ book: $(STAMP)  ## run the chapters, check their claims, render the book
 
 # Two workers: real servers one after the other in the first, everything else in the second.
 test: $(STAMP) lint  ## lint, types and all tests, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=20
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=20
 
 check: $(STAMP) lint  ## before a commit, under a minute: lint, types, import contracts, the fast tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder -m "not (engine or server or browser or train or slow)" $(FAST)
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder -m "not (engine or server or browser or train or slow)" $(FAST)
 
 lint: $(STAMP)  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check

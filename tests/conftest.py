@@ -1,4 +1,4 @@
-"""Which tests share a process when they run in several: `pytest -n 2 --dist loadgroup --no-loadscope-reorder`.
+"""How tests share two processes: `pytest -n 2 --dist loadscope --no-loadscope-reorder`.
 
 Real servers run one after the other, first, in one process; every other module stays in one for its fixtures.
 """
@@ -6,17 +6,33 @@ Real servers run one after the other, first, in one process; every other module 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
 # Tensors of tests are tiny, and several processes share the cores: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Modules with tests that start servers; who collects in another process knows names alone.
+SERVERS = ("test_servers.py", "test_case_study.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests with servers first and into one group, the tests of each other module into one of its own."""
-    items.sort(key=lambda item: item.get_closest_marker("server") is None)
+    """Put the modules with servers first: they take longest."""
     for item in items:
-        server = item.get_closest_marker("server") is not None
-        item.add_marker(pytest.mark.xdist_group("servers" if server else item.nodeid.partition("::")[0]))
+        assert not item.get_closest_marker("server") or item.path.name in SERVERS, (
+            f"{item.nodeid}: a test with a server stands in a module called {SERVERS[0]}"
+        )
+    items.sort(key=lambda item: item.path.name not in SERVERS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute by module, all modules with servers being one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByModule(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return "servers" if module.endswith(SERVERS) else module
+
+    return ByModule(config, log)

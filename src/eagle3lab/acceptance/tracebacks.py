@@ -305,28 +305,18 @@ class Reader:
                 tuple(first.printed), len(self._found) - 1,
             )  # fmt: skip
         served = self._served_at is not None
-        if self._ends or (asserts and self._alone):
-            line, text = next(
-                ((line, text) for line, text in self._alone if not _FOLLOWS.search(text)),
-                (self._ends[0], "") if self._ends else self._alone[0],
-            )
-            match = _ERROR.match(text) if text else None
-            raised = (Raised(match["error"], match["text"] or "", (), line.number),) if match else ()
-            prefix = parse_prefix(line.head)
-            worker = prefix.label or line.stream.strip("()")
-            return Death(
-                raised, worker, line.number, False, "" if raised else line.text.strip(), asserts, served,
-                prefix.time - self._served_at if self._served_at else _NAN, (line.text,),
-            )  # fmt: skip
-        if self._alone and not served:
-            line, text = self._alone[-1]
-            match = _ERROR.match(text)
-            if match:
-                raised = (Raised(match["error"], match["text"] or "", (), line.number),)
-                return Death(
-                    raised, parse_prefix(line.head).label, line.number, asserts=asserts, printed=(line.text,)
-                )
-        return None
+        if not self._ends and not (self._alone and (asserts or not served)):
+            return None
+        known = [(line, text) for line, text in self._alone if not _FOLLOWS.search(text)]
+        line, text = known[0] if known else (self._ends[0], "") if self._ends else self._alone[-1]
+        match = _ERROR.match(text) if text else None
+        raised = (Raised(match["error"], match["text"] or "", (), line.number),) if match else ()
+        prefix = parse_prefix(line.head)
+        return Death(
+            raised, prefix.label or line.stream.strip("()"), line.number, False,
+            "" if raised else line.text.strip(), asserts, served,
+            prefix.time - self._served_at if self._served_at else _NAN, (line.text,),
+        )  # fmt: skip
 
 
 def death_in(lines: Iterable[Line]) -> Death | None:

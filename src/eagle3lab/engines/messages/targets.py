@@ -91,7 +91,7 @@ def _embeddings(syntax: Syntax, cls: ClassRef, asked: str, depth: int = 0) -> La
     """What keeps the class from giving embedding and head; None where nothing does."""
     method = syntax.method(cls, WEIGHTS)
     if method is None:
-        sure = syntax.method(cls, "__getattr__") is None and _followed(syntax, cls)
+        sure = syntax.method(cls, "__getattr__") is None
         reason = f"{cls.name} has no {WEIGHTS}, which the speculative worker calls"
         return Lack("embeddings", reason, asked, sure)
     owner, function = method
@@ -110,17 +110,6 @@ def _embeddings(syntax: Syntax, cls: ClassRef, asked: str, depth: int = 0) -> La
             reason = f"one of the classes that {cls.name} can hold has no {WEIGHTS}"
             return Lack("embeddings", reason, str(owner.module.source(function)), sure=False)
     return None
-
-
-def _followed(syntax: Syntax, cls: ClassRef) -> bool:
-    """Whether every ancestor inside the engine was found."""
-    for one in (cls, *syntax.bases(cls)):
-        for base in one.node.bases:
-            name = dotted_name(base) or ""
-            inside = name in one.module.imported or name in one.module.classes
-            if inside and syntax.resolve(one.module, name) is None:
-                return False
-    return True
 
 
 def _decoder(

@@ -232,6 +232,25 @@ def test_passes_in_which_fc_ran_clear_a_head_whatever_the_start_said(tmp_path: P
     assert not diagnose(events=written(tmp_path / "events", *events)).findings
 
 
+def test_replayed_graphs_are_judged_by_the_width_that_arrives(tmp_path: Path) -> None:
+    for width, expected in ((3 * H, []), (H, ["capture.width"]), (2 * H, [])):
+        replayed = msgspec.structs.replace(boundary(width), fc_ran=None, embeds_shape=[])
+        events = (BUILT, LOADED, MAP, CAPTURED, READY, replayed)
+        assert faults(diagnose(events=written(tmp_path / str(width), *events))) == expected
+
+
+def test_layers_that_were_replaced_after_they_were_asked_for(tmp_path: Path) -> None:
+    asked = msgspec.structs.replace(CAPTURED, given=[1, 2, 6], layers=[2, 3, 7])
+    events = (BUILT, LOADED, MAP, asked, CAPTURED, READY, boundary(3 * H))
+    found = diagnose(events=written(tmp_path / "replaced", *events))
+    assert faults(found) == ["capture.graph-defaults"]
+    assert [item.text for item in found.findings[0].evidence] == [
+        "asked for: the inputs of layers [2, 3, 7]", "held in the end: [2, 4, 5]",
+    ]  # fmt: skip
+    again = (BUILT, LOADED, MAP, asked, asked, READY, boundary(3 * H))
+    assert not diagnose(events=written(tmp_path / "kept", *again)).findings
+
+
 def test_a_square_fc_that_is_skipped_is_a_fault_unless_the_config_asks_for_one_state(tmp_path: Path) -> None:
     square = msgspec.structs.replace(BUILT, fc_in=H)
     asked = diagnose(events=written(tmp_path / "a", square, LOADED, MAP, CAPTURED, READY, boundary(H)))

@@ -177,6 +177,39 @@ def served_map(witnessed: Witnessed, start: Start) -> Iterator[Finding]:
     )
 
 
+@check(
+    "E3L-E04",
+    "capture.graph-defaults",
+    effect="In graphs the drafter gets the states of other layers than it was trained on: acceptance is far lower.",
+)
+def replaced_layers(witnessed: Witnessed, start: Start) -> Iterator[Finding]:
+    """The target holds other layers to capture than the drafter asked for.
+
+    Seen: Two calls of `set_eagle3_layers_to_capture`, the first with the drafter's layer ids, and different layers held
+        after the last.
+    Why: Up to SGLang 0.5.10 the runner that captures CUDA graphs calls it again, without the drafter's ids.
+    Effect: The release's default layers are captured; how much is lost depends on how far they are from the right ones.
+    Repair: A later release, or `--disable-cuda-graph`.
+    Sources: SGLang 0.5.9 `model_executor/cuda_graph_runner.py:361`; the event `Captured` of `eagle3lab.runs.events`.
+    """
+    from eagle3lab.runs.judgement import judge_captures
+
+    if start.captured is None:
+        raise SkipCheck("the probe saw no call that asks for layers")
+    found = judge_captures(start)
+    if found is not None:
+        yield Finding(
+            "The layers that the drafter asked for were replaced by others",
+            (
+                seen(f"asked for: the inputs of layers {list(found.asked)}", witnessed.path),
+                seen(f"held in the end: {list(found.held)}", witnessed.path),
+            ),
+            "Use a release whose CUDA graphs keep the drafter's layers, or --disable-cuda-graph.",
+            fault=found.fault,
+            confidence=0.95,
+        )
+
+
 @provider
 def _start(witnessed: Witnessed, config: Config | None, target: Target | None) -> Start | Missing:
     """What was seen of the start, and of what was not what the files say."""

@@ -269,6 +269,51 @@ def test_counts_come_back_from_every_format(name: str, counted: Counts) -> None:
         assert server.per_position is None, "what a file does not say is unknown, not zero"
 
 
+SEND_ONE = """\
++-------------+--------+------------+-----------------+
+| Latency (s) | Tokens | Acc Length | Speed (token/s) |
++-------------+--------+------------+-----------------+
+|    2.201    |  1000  |   3.120    |     454.00      |
+|    2.190    |  1000  |   3.250    |     456.00      |
++-------------+--------+------------+-----------------+
+"""
+STREAMED = "".join(
+    f'data: {{"text": "a", "meta_info": {{"id": "1", "completion_tokens": {3 * n + 1}, "spec_verify_ct": {n}, '
+    f'"spec_accept_token_num": {2 * n}, "spec_draft_token_num": {3 * n}}}}}\n\n'
+    for n in range(1, 60)
+)
+PRETTY = "\n".join(json.dumps({"accept_length": length, "completed": 9}, indent=2) for length in (2.5, 3.5))
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        (SEND_ONE, [3.12, 3.25]),
+        ("model,tps,acceptance_length,draft_acceptance_rate\na,9.5,2.31,0.44\nb,9.1,1.02,0.01\n", [2.31, 1.02]),
+        (STREAMED + "data: [DONE]\n", [3.0]),
+        (PRETTY, [2.5, 3.5]),
+        ("{'accept_length': 2.75, 'latency': 1.0, 'name': None}\n", [2.75]),
+        ("batch size: 1\nlatency: 2.1 s\nacc_length: 2.33 \n", [2.33]),
+        ("[AR] MINIMUM: 2.36\n[AR] MAXIMUM: 2.69\n[AR] AVERAGE: 2.54\n", [2.54]),
+        ('$ curl -s h/generate\n{"meta_info": {"spec_verify_ct": 40, "spec_accept_token_num": 60}}', [2.5]),
+        ('{"timings": {"predicted_n": 100, "draft_n": 90, "draft_n_accepted": 45}}\n', [None]),
+        ('{"m": {"spec_decode_acceptance_length": {"unit": "tokens", "avg": 2.4, "p50": 2.3}}}', [2.4]),
+        ('{"mtbench": [{"batch_size": 1, "metrics": [{"accept_length": 3.2, "latency": 2.0}]}]}', [3.2]),
+    ],
+    ids=("send_one", "csv", "stream", "pretty", "python", "one batch", "trtllm-bench", "after a prompt", "llama.cpp",
+         "aiperf", "SpecForge"),
+)  # fmt: skip
+def test_other_shapes(text: str, runs: list[float | None], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    found = read(path)
+    assert [one["accept_length"] for one in found["servers"]] == [
+        None if run is None else pytest.approx(run) for run in runs
+    ]
+    if runs == [None]:
+        assert found["accept_rate"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

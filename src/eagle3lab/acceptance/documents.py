@@ -8,6 +8,7 @@ serve`, SGLang's bench_serving and bench_one_batch, SpecForge, aiperf, genai-per
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,9 @@ from eagle3lab.acceptance.observations import (
 
 DEEPEST = 64
 """Levels of nesting that are searched."""
+
+LONGEST_REPR = 1 << 20
+"""Characters of a printed Python dictionary that is read."""
 
 MOST_NODES = 5_000_000
 """Values of a document that are looked at."""
@@ -151,11 +155,16 @@ def search(document: object) -> Contents:
 
 
 def parse(text: str) -> object | None:
-    """A JSON value, None where the text is none."""
+    """A JSON value, or a dictionary as Python prints it; None where the text is neither."""
     try:
         found: object = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        if "': " not in text[:400] or len(text) > LONGEST_REPR:
+            return None
+        try:
+            found = ast.literal_eval(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return None
     return found
 
 

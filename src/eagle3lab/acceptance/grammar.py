@@ -463,6 +463,8 @@ def figures_line(text: str) -> dict[str, object] | None:
     A share by position is under its number, 0-based; a heading of such shares is an empty dictionary, or
     `{"percent": True}`. None where the line is no such line; unknown labels alone give an empty dictionary.
     """
+    if match := _AVERAGE.match(text):  # trtllm-bench: tokens a step, under the name of a rate
+        return {LENGTH: float(match[1])}
     if match := _POSITION.fullmatch(text):
         share = float(match["share"])
         return {match["index"]: share / 100 if match["percent"] else share}
@@ -491,6 +493,24 @@ def figures_line(text: str) -> dict[str, object] | None:
             return {LENGTH: float(match["value"])}
         return None
     return found
+
+
+_CELL = re.compile(r"\s*[|│,\t]\s*")
+_AVERAGE = re.compile(r"\[AR\] AVERAGE\s*: (\d{1,4}\.\d{1,6})\s*$")
+
+
+def cells(text: str) -> list[str]:
+    """The cells of a row of a table: Markdown, CSV, tabs or drawn lines."""
+    return _CELL.split(text.strip().strip("|│").strip())
+
+
+def table_columns(text: str) -> list[str | None] | None:
+    """For the head of a table with an accept length in it, which figure each column holds; None for other lines."""
+    names = cells(text)
+    if not 3 <= len(names) <= 80 or any(re.match(r"[-\d.]*$", name) for name in names):
+        return None
+    found = [figure_of(name) for name in names]
+    return found if LENGTH in found else None
 
 
 def looks_like_length(text: str) -> bool:

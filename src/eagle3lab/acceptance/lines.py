@@ -45,8 +45,10 @@ FREE_EXPANSION = 256 << 20
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_BZIP2 = b"BZh"
+_XZ = b"\xfd7zXZ\x00"
 _AHEAD = 64
-COMPRESSED = (_GZIP, _ZSTD)
+COMPRESSED = (_GZIP, _ZSTD, _BZIP2, _XZ)
 """How compressed files begin."""
 
 
@@ -98,6 +100,14 @@ def _plain(file: io.BufferedReader, path: str, size: int) -> IO[bytes]:
         opened = cast(IO[bytes], _Bounded(gzip.GzipFile(fileobj=file), size))
     elif magic.startswith(_ZSTD):
         opened = cast(IO[bytes], _Bounded(_zstd(file, path), size))
+    elif magic.startswith(_BZIP2):
+        import bz2
+
+        opened = cast(IO[bytes], _Bounded(bz2.BZ2File(file), size))
+    elif magic.startswith(_XZ):
+        import lzma
+
+        opened = cast(IO[bytes], _Bounded(lzma.LZMAFile(file), size))  # noqa: SIM115
     if isinstance(opened, _Bounded):
         magic = opened.peek()
     # Half of the bytes of a log in UTF-16 are zero; anything else that begins with its mark is not.
@@ -136,7 +146,7 @@ class _Bounded:
     def peek(self) -> bytes:
         try:
             self._ahead = self._file.read(_AHEAD)
-        except (EOFError, OSError, zlib.error):
+        except (EOFError, OSError, zlib.error, ValueError):
             self._ahead = b""
         return self._ahead
 
@@ -201,7 +211,7 @@ def _read(file: IO[bytes], size: int, damage: Damage) -> bytes:
     except (EOFError, OSError, zlib.error, ValueError) as error:
         damage.broken = str(error) if isinstance(error, ValueError) else type(error).__name__
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # the optional zstd modules' own error
+        if type(error).__name__ not in ("ZstdError", "LZMAError"):  # those modules' own errors
             raise
         damage.broken = type(error).__name__
     return b""
@@ -492,7 +502,7 @@ def _records(text: str) -> list[tuple[str, str]] | None:
 
 
 def whole_document(path: str | PathLike[str]) -> object | None:
-    """The JSON value that a file is as a whole; None where it is none, or is one JSON value a line.
+    """The JSON value that a file is as a whole, or the list of those in it; None where it is no JSON, or one a line.
 
     Raises:
         InputError: The file cannot be opened.
@@ -505,18 +515,28 @@ def whole_document(path: str | PathLike[str]) -> object | None:
         head, newline, _ = first.lstrip().partition(b"\n")
         if newline and head.strip() not in (b"{", b"[") and _is_json(head):
             return None
-        data = [first]
+        data = [first.lstrip()]
         size = len(first)
         while size <= LARGEST_DOCUMENT and (more := _read(file, CHUNK, damage)):
             data.append(more)
             size += len(more)
     if size > LARGEST_DOCUMENT or damage.broken:
         return None
+    return _values(b"".join(data).decode("utf-8", "replace"))
+
+
+def _values(text: str) -> object | None:
+    """The JSON value in `text`, or the list of several that stand one after another; None where it is anything else."""
+    decoder, found, at = json.JSONDecoder(), [], 0
     try:
-        found: object = json.loads(b"".join(data))
+        while at < len(text):
+            value, at = decoder.raw_decode(text, at)
+            found.append(value)
+            while at < len(text) and text[at] in " \t\r\n,":
+                at += 1
     except (ValueError, RecursionError):
         return None
-    return found
+    return found[0] if len(found) == 1 else found
 
 
 _JSON = re.compile(rb"\s*(?:\{\s*\"|\[\s*[\[{\"])")

@@ -23,11 +23,13 @@ from eagle3lab.acceptance.documents import Contents, ServerInfo, parse, search
 from eagle3lab.acceptance.grammar import (
     SEPARATOR,
     Said,
+    cells,
     error_of_traceback,
     figures_line,
     looks_like_length,
     parse_line,
     said,
+    table_columns,
 )
 from eagle3lab.acceptance.lines import (
     CHUNK,
@@ -96,6 +98,9 @@ _MARKS = (
     b"embed_tokens",
     b"fired up and ready",
     b"LLM engine (v",
+    b"cc_len",  # acc_length
+    b"cc Len",
+    b"[AR] AVERAGE",
     b"raft",  # Drafts, Draft tokens, num_draft_tokens
     b"osition",
     b"Traceback (most recent",
@@ -256,6 +261,8 @@ class Reader:
         self._unwrapper = Unwrapper()
         self._wrapped: bool | None = None
         self._block: _Block | None = None
+        self._columns: list[str | None] | None = None
+        self._streamed: tuple[object, int] | None = None
         reading.servers.append(self.server)
 
     # --- The file -----------------------------------------------------------------------------------------------
@@ -303,6 +310,7 @@ class Reader:
     def close(self) -> None:
         """Nothing more will be read: count what was still open."""
         self._close_block()
+        self._close_stream()
 
     def _take_singly(self, data: bytes) -> None:
         """Every line by itself."""
@@ -314,6 +322,7 @@ class Reader:
             line = raw.rstrip(b"\r")
             if (
                 self._tracing
+                or self._columns
                 or self._unwrapper.waiting
                 or any(mark in line for mark in _MARKS)
                 or (self._wrapped and _PIECE.match(line))
@@ -427,11 +436,21 @@ class Reader:
         if line.stream in self._tracing:
             self._trace(line)
         text = line.text.strip()
+        if text.startswith("data: "):  # an answer in pieces, each of which holds the counts so far
+            self._stream(parse(text[6:]), line.number)
+            return
+        self._close_stream()
         if text.startswith(("{", "[{", '["')) and (document := parse(text)) is not None:
-            if not cut_off:
+            if not cut_off or text.endswith(("}", "]")):
                 self._contents(search(document), line.number)
             return
         found = said(line)
+        if self._columns is not None and found is None and self._row(text, line.number):
+            return
+        if found is None and (columns := table_columns(text)) is not None:
+            self._close_block()
+            self._columns = columns
+            return
         if found is None:
             found = self._figures(text, line.number, cut_off=cut_off)
         elif cut_off and isinstance(found, Observation) and not _whole(found, text):
@@ -524,6 +543,40 @@ class Reader:
 
     # --- Figures of scripts, benchmarks and JSON --------------------------------------------------------------------
 
+    def _row(self, text: str, number: int) -> bool:
+        """Read a row of the table whose head was read; False where the table has ended."""
+        assert self._columns is not None
+        if (SEPARATOR.match(text) and text) or re.fullmatch(r"[\s|+:=-]+|[─-╿\s]+", text):
+            return True
+        values = cells(text)
+        if len(values) != len(self._columns):
+            self._columns = None
+            return False
+        named = {name: value for name, value in zip(self._columns, values, strict=True) if name is not None}
+        figures = Figures.of(
+            {name: value for name, value in named.items() if value not in ("", "-", "n/a", "None")}
+        )
+        found = figures if isinstance(figures, Unparsed) else measurement(figures)
+        if isinstance(found, Unparsed):
+            self._unparsed(found, number, text)
+        elif found is not None:
+            self._summary(found, number, {})
+        return True
+
+    def _stream(self, document: object, number: int) -> None:
+        if document is None:
+            self._close_stream()
+            return
+        if self._streamed is not None and _answer_id(self._streamed[0]) != _answer_id(document):
+            self._close_stream()
+        if self._streamed is None or search(document).understood:
+            self._streamed = (document, number)
+
+    def _close_stream(self) -> None:
+        streamed, self._streamed = self._streamed, None
+        if streamed is not None:
+            self._contents(search(streamed[0]), streamed[1])
+
     def _figures(self, text: str, number: int, *, cut_off: bool) -> Unparsed | None:
         """Add what a line prints as `label: number` to the report that it is part of."""
         found = figures_line(text)
@@ -612,6 +665,14 @@ class Reader:
                 return
         if not found.measured and not found.infos and len(self.reading.keys) < EXAMPLES:
             self.reading.keys += [key for key in found.keys if key not in self.reading.keys]
+
+
+def _answer_id(document: object) -> object:
+    """Which answer a piece of a streamed one belongs to."""
+    if not isinstance(document, dict):
+        return None
+    meta = document.get("meta_info")
+    return document.get("id") or (meta.get("id") if isinstance(meta, dict) else None)
 
 
 def server_of_info(info: ServerInfo, path: str, number: int = 1) -> Server:

@@ -276,6 +276,12 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "version": lambda j: j.update(schema_version=99),
     "no source": lambda j: j.pop("source"),
     "wrong digest": lambda j: j["source"]["files"][0].update(sha256="0" * 64),
+    "no digest": lambda j: j["source"]["files"][0].pop("sha256"),
+    "another size": lambda j: j["source"]["files"][0].update(size=6),
+    "without end": lambda j: j["source"]["files"][0].update(
+        pieces=[{"file": TWO, "offset": 0, "length": 9000}] * 2000, size=9000 * 2000
+    ),
+    "pieces of bytes": lambda j: j["source"]["files"][0].update(pieces=[7], size=0),
 }
 
 
@@ -350,3 +356,99 @@ def test_values_stay_aligned_when_a_map_changes_its_size(tmp_path: Path) -> None
         assert stream.get_tensor("d2t").dtype == np.int64
         for name in stream.keys():  # noqa: SIM118
             stream.get_tensor(name)
+
+
+@pytest.mark.parametrize("mode", [0o6755, 0o777, 0o666, 0o1644, 0o600])
+def test_a_copy_has_no_special_permissions_and_nobody_else_writes_it(
+    mode: int, source: Path, tmp_path: Path
+) -> None:
+    """Of linked, copied and rewritten files alike; the original keeps its own."""
+    files = [ONE, TWO, "config.json", "README.md"]
+    for name in files:
+        (source / name).chmod(mode)
+    write_repair(plan(source, OLD), tmp_path / "out")
+    undo_repair(tmp_path / "out", tmp_path / "undone")
+    for name in files:
+        assert (source / name).stat().st_mode & 0o7777 == mode
+        for folder in ("out", "undone"):
+            found = (tmp_path / folder / name).stat().st_mode & 0o7777
+            assert found & ~0o755 == 0 and found & 0o400, (folder, name, oct(found))
+
+
+def test_a_large_file_is_compared_whole(tmp_path: Path) -> None:
+    """One byte in the middle of what was only sampled once: the undo says so."""
+    case = materialise(specforge(template__prefix="layers.0."), tmp_path / "case") / "drafter"
+    large = case / "tokenizer.model"
+    with large.open("wb") as stream:
+        stream.truncate(150 * 2**20)
+    write_repair(plan(case, OLD), tmp_path / "out")
+    undo_repair(tmp_path / "out", tmp_path / "undone")
+    assert hashes(tmp_path / "undone") == hashes(case)
+    with (tmp_path / "out" / large.name).open("r+b") as stream:
+        stream.seek(97 * 2**20 + 12345)
+        stream.write(b"x")
+    with pytest.raises(InputError, match=r"tokenizer\.model.*cannot be put together"):
+        undo_repair(tmp_path / "out", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_process_that_is_asked_to_end_removes_what_it_began(
+    number: signal.Signals, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "places" / "out"
+    out.parent.mkdir()
+    program = (
+        "import os, sys, time; from pathlib import Path; from eagle3lab.repair.folder import atomic_folder\n"
+        "with atomic_folder(Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'file').write_text('begun'); print('ready', flush=True); time.sleep(60)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    child.send_signal(number)
+    assert child.wait(timeout=20) != 0
+    assert beside(out) == set()
+
+
+def test_two_at_once_for_one_place(source: Path, tmp_path: Path) -> None:
+    """One of them writes the copy, the others say in one line that it is there; nothing else is left."""
+    out, before = tmp_path / "places" / "out", hashes(source)
+    out.parent.mkdir()
+    command = [sys.executable, "-m", "eagle3lab", "repair", str(source), "--for", OLD, "--out", str(out)]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    ended = [(child.wait(timeout=60), child.stderr.read() if child.stderr else "") for child in children]
+    assert sorted(status for status, _ in ended) == [0, 2, 2, 2]
+    assert all(text.count("\n") == 1 and "out" in text for status, text in ended if status)
+    assert beside(out) == {"out"}
+    undo_repair(out, tmp_path / "undone")
+    assert hashes(tmp_path / "undone") == before
+
+
+def test_nothing_is_made_before_the_place_is_allowed(source: Path, tmp_path: Path) -> None:
+    """Not even beside it: whatever is refused is refused first."""
+    made: list[str] = []
+    planned = plan(source, OLD)
+    for out in (source / "inside", source / "sub" / "inside", tmp_path):
+        with pytest.raises(InputError):
+            write_repair(planned, out)
+    with pytest.raises(InputError):
+        write_repair(plan(source, "vllm==0.33.0"), tmp_path / "out", verify=True)
+    made += [path.name for path in (*tmp_path.iterdir(), *source.iterdir()) if path.name.startswith(".")]
+    assert made == [] and not (tmp_path / "out").exists()
+
+
+def test_a_journal_that_is_too_large_is_one_error(source: Path, tmp_path: Path) -> None:
+    write_repair(plan(source, OLD), tmp_path / "out")
+    with (tmp_path / "out" / JOURNAL).open("ab") as stream:
+        stream.truncate(2**31)
+    with pytest.raises(InputError, match=JOURNAL):
+        undo_repair(tmp_path / "out", tmp_path / "undone")
+    assert not (tmp_path / "undone").exists()

@@ -90,7 +90,7 @@ def test_raw_trainer_names_become_the_formats_own(tmp_path: Path) -> None:
     case = specforge(template__d2t="absolute", edits={"rename": {"*": "draft_model.*"}})
     source = materialise(case, tmp_path / "case") / "drafter"
     planned = plan(source, "speculators", tmp_path / "case" / "target")
-    assert faults(planned) == ["head-kind.config-dialect", "names.rejected", "vocab.absolute"]
+    assert faults(planned) == ["head-kind.config-dialect", "names.dropped", "vocab.absolute"]
     write_repair(planned, tmp_path / "out")
     copy = open_checkpoint(tmp_path / "out")
     assert {"d2t", "t2d", "fc.weight", "layers.0.mlp.up_proj.weight"} <= set(copy.tensors)

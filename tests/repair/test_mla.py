@@ -29,7 +29,7 @@ def test_names_are_repaired_for_the_class_of_low_rank_attention(
 ) -> None:
     planned = plan(checkpoint(tmp_path / "head", mla_head(layer, outer)), NEW)
     assert faults(planned) == ["names.dropped"] and not planned.refusals
-    assert "Eagle3DeepseekV2ForCausalLM" in planned.changes[0].evidence[1]
+    assert "Eagle3DeepseekV2ForCausalLM" in planned.changes[0].proof
     write_repair(planned, tmp_path / "repaired")
     loaded = simulate_load(open_checkpoint(tmp_path / "repaired"), resolve_engine(NEW))
     assert not loaded.tensors_with("dropped") and not loaded.parameters_with("left as initialised")

@@ -10,68 +10,51 @@ from typing import TYPE_CHECKING
 
 from eagle3lab.checkpoint.config import ABSENT, flat_config
 from eagle3lab.engines.capture import TOP_LEVEL
-from eagle3lab.repair.model import Change, ConfigEdit
-from eagle3lab.text import printable
+from eagle3lab.repair.model import ConfigEdit, Mend
 
 if TYPE_CHECKING:
-    from eagle3lab.engines.facts import EngineFacts
     from eagle3lab.repair.copy import WorkingCopy
 
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|midlayer)(?:\.(\d+))?\.")
 
 
-def dialect(copy: WorkingCopy) -> Change | None:
+def dialect(copy: WorkingCopy) -> Mend | None:
     """From speculators' nested config to the flat one; layer ids stay where vLLM reads them, at the top level."""
     config, engine = copy.config, copy.engine
     if config.dialect != "speculators" or engine.kind != "sglang":
         return None
     architecture = engine.drafter.architectures[0]
-    named = ", ".join(map(printable, config.architectures)) or "no class"
     flat, ids = flat_config(config, architecture), config.aux_hidden_state_layer_ids
     if ids:
         flat[TOP_LEVEL] = list(ids)
     if ids and copy.target is None and min(ids) >= engine.capture.shift:
         # Whether they are the defaults of the target is not known: stated, they are captured of any Llama target.
         flat["eagle_config"] = {TOP_LEVEL: [one - engine.capture.shift for one in ids]}
-    return Change(
-        "head-kind.config-dialect",
+    return Mend(
         "config.json is written in the flat dialect",
-        (
-            "config.json nests the layer's settings in transformer_layer_config",
-            f"{engine.spec} reads a flat config.json and knows no class {named}",
-        ),
         f"every value of the flat file is the nested one's; {architecture} is the class for a Llama layer",
         (copy.set_whole(flat),),
     )
 
 
-def architecture(copy: WorkingCopy) -> Change | None:
+def architecture(copy: WorkingCopy) -> Mend | None:
     """`architectures` to the class that serves EAGLE-3 drafters, if it names none the release knows."""
     config, drafter = copy.config, copy.engine.drafter
     edits: list[ConfigEdit] = []
-    evidence = []
     if not set(config.architectures) & {*drafter.architectures, *drafter.other_architectures}:
-        named = ", ".join(map(printable, config.architectures)) or "nothing"
         edits.append(copy.set("architectures", list(drafter.architectures[:1])))
-        evidence.append(
-            f"architectures names {named}; {copy.engine.spec} serves EAGLE-3 drafters as "
-            f"{' or '.join(drafter.architectures)} ({drafter.source})"
-        )
     if config.model_type is None:
         edits.append(copy.set("model_type", "llama"))
-        evidence.append("config.json states no model_type")
     if not edits:
         return None
-    return Change(
-        "head-kind.architecture",
+    return Mend(
         f"config.json names the class {drafter.name}",
-        tuple(evidence),
         "simulated as that class, the head loads completely (no copy is written otherwise)",
         tuple(edits),
     )
 
 
-def layer_ids(copy: WorkingCopy) -> Change | None:
+def layer_ids(copy: WorkingCopy) -> Mend | None:
     """The ids from which the release captures what the head was trained on, where it reads them."""
     plan = copy.capture()
     if plan.needed is None or plan.trained is None or plan.fault is None:
@@ -80,79 +63,54 @@ def layer_ids(copy: WorkingCopy) -> Change | None:
     edits = [copy.set(plan.needed_at, list(plan.needed))]
     if copy.capture().trained != plan.trained:  # the new ids alone leave open which states they mean
         edits.append(copy.set(TOP_LEVEL, list(plan.trained)))
-    captured = f"{copy.engine.spec} captures the inputs of layers {list(plan.points or ())}"
-    how = "with them" if plan.read else f"as it reads layer ids only from {plan.needed_at}"
-    return Change(
-        plan.fault,
+    return Mend(
         f"layer ids {stated} become {list(plan.needed)} in {plan.needed_at}",
-        (
-            f"{plan.place} is {stated}" if stated else "config.json states no layer ids",
-            f"{captured} {how}" if plan.points else how,
-            plan.source,
-        ),
         f"{plan.evidence}; from {list(plan.needed)} the release captures the inputs of layers {list(plan.trained)}",
         tuple(edits),
     )
 
 
-def capture_switch(copy: WorkingCopy) -> Change | None:
+def capture_switch(copy: WorkingCopy) -> Mend | None:
     """use_aux_hidden_state to true, where fc takes several states and the release reads the switch."""
     config, fc = copy.config, copy.ending("fc.weight")
-    wiring = copy.release.wiring
-    read = None if wiring is None else wiring.use_aux_hidden_state
-    if config.use_aux_hidden_state or read is None or fc is None or len(fc.shape) != 2:
+    if config.use_aux_hidden_state or fc is None or len(fc.shape) != 2:
         return None
     states, left = divmod(fc.shape[1], config.target_hidden_size)
     if left or states < 2:
         return None
-    return Change(
-        "capture.disabled",
+    return Mend(
         "use_aux_hidden_state becomes true",
-        (
-            f"use_aux_hidden_state is false, so {copy.engine.spec} hands over one state ({read.source})",
-            f"fc.weight has {fc.shape[1]} columns: {states} states of width {config.target_hidden_size}",
-        ),
         "a head that is trained on the last state alone has no fc of several states",
         (copy.set(config.sources["use_aux_hidden_state"], True),),
     )
 
 
-def _rule(engine: EngineFacts, name: str) -> str | None:
-    """Where the release checks a construction rule; None if it does not."""
-    return next((str(rule.source) for rule in engine.construction if rule.rule == name), None)
-
-
-def null_target_size(copy: WorkingCopy) -> Change | None:
+def null_target_size(copy: WorkingCopy) -> Mend | None:
     """target_hidden_size: null away, where the release multiplies it."""
-    source = _rule(copy.engine, "target_hidden_size not null")
-    if source is None or copy.raw.get("target_hidden_size", 0) is not None:
+    if copy.raw.get("target_hidden_size", 0) is not None:
         return None
-    return Change(
-        "head-kind.config-value",
+    return Mend(
         "target_hidden_size: null is removed",
-        (f"{copy.engine.spec} multiplies target_hidden_size where it is stated, null included ({source})",),
         "absent, it means hidden_size, which is what null means to those who write it",
         (copy.set("target_hidden_size", ABSENT),),
     )
 
 
-def layer_count(copy: WorkingCopy) -> Change | None:
+def layer_count(copy: WorkingCopy) -> Mend | None:
     """num_hidden_layers to the number of decoder layers that have tensors."""
     found = [_LAYER_NUMBER.search(name) for name in copy.checkpoint.tensors]
     numbers = {int(match[1] or 0) for match in found if match}
     stated = copy.config.num_hidden_layers
     if numbers != set(range(len(numbers))) or not 0 < len(numbers) < stated:
         return None
-    return Change(
-        "head-kind.layer-count",
+    return Mend(
         f"num_hidden_layers becomes {len(numbers)}",
-        (f"config.json states num_hidden_layers {stated}; the weights hold {len(numbers)} decoder layer(s)",),
         "the layers beyond have no tensor at all: the number was copied from the target",
         (copy.set("num_hidden_layers", len(numbers)),),
     )
 
 
-def head_dim(copy: WorkingCopy) -> Change | None:
+def head_dim(copy: WorkingCopy) -> Mend | None:
     """head_dim, where it is not stated and all four projections have the same one."""
     config = copy.config
     shapes = [_projection(copy, f"self_attn.{name}_proj.weight") for name in "qkvo"]
@@ -168,13 +126,8 @@ def head_dim(copy: WorkingCopy) -> Change | None:
     size = sizes.pop()
     if sizes or size != int(size) or size == config.head_dim:
         return None
-    return Change(
-        "names.shape",
+    return Mend(
         f"head_dim becomes {int(size)}",
-        (
-            f"config.json states no head_dim, so the engine takes {config.head_dim} (hidden_size // heads)",
-            f"q, k, v and o projections have {q[0]}, {k[0]}, {v[0]} rows and {o[1]} columns",
-        ),
         f"all four are {int(size)} a head, with the {config.num_attention_heads} heads and "
         f"{config.num_key_value_heads} key-value heads of the config",
         (copy.set("head_dim", int(size)),),
@@ -187,16 +140,15 @@ def _projection(copy: WorkingCopy, tail: str) -> tuple[int, ...] | None:
     )
 
 
-def draft_vocabulary(copy: WorkingCopy) -> Change | None:
+def draft_vocabulary(copy: WorkingCopy) -> Mend | None:
     """draft_vocab_size to the rows of lm_head, where d2t or the vocabulary has as many; null without a head."""
     config = copy.config
     head, token_map = copy.ending("lm_head.weight"), copy.ending("d2t")
     rows = head.shape[0] if head is not None and len(head.shape) == 2 else None
     entries = token_map.shape[0] if token_map is not None and len(token_map.shape) == 1 else None
     if not config.stated("draft_vocab_size"):
-        source = _rule(copy.engine, "draft_vocab_size stated")
         proven = rows if rows is not None and rows == (entries or config.vocab_size) else None
-        if source is None or (proven is None and (rows, entries) != (None, None)):
+        if proven is None and (rows, entries) != (None, None):
             return None
         proof = (
             f"lm_head.weight has {proven} rows, as many as "
@@ -204,19 +156,17 @@ def draft_vocabulary(copy: WorkingCopy) -> Change | None:
             if proven is not None
             else "the checkpoint has no lm_head of its own: null lets the engine take the target's"
         )
-        fault, why = "head-kind.config-value", f"{copy.engine.spec} fails without draft_vocab_size ({source})"
     elif rows is not None and rows == entries != config.draft_vocab_size and rows <= config.vocab_size:
-        fault, proven = "head.lm-head-rows", rows
-        why = f"draft_vocab_size is {config.draft_vocab_size}"
+        proven = rows
         proof = f"lm_head.weight has {rows} rows and d2t has {rows} entries"
     else:
         return None
     edit = copy.set("draft_vocab_size", proven)
     shown = "null" if proven is None else proven
-    return Change(fault, f"draft_vocab_size becomes {shown}", (why,), proof, (edit,))
+    return Mend(f"draft_vocab_size becomes {shown}", proof, (edit,))
 
 
-def input_norms(copy: WorkingCopy) -> Change | None:
+def input_norms(copy: WorkingCopy) -> Mend | None:
     """The switch for norms before fc, where the weights are there and the release has it."""
     for switch, tail in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
         rule = copy.engine.switches.get(switch)
@@ -225,10 +175,8 @@ def input_norms(copy: WorkingCopy) -> Change | None:
         paths = rule.present or rule.any
         stated = next((path for path in paths if copy.config.stated(path)), None)
         path = stated or next(path for path in paths if "." not in path)
-        return Change(
-            "layer.norm-before-fc",
+        return Mend(
             f"{path} becomes true",
-            (f"the checkpoint has {tail}, and config.json does not switch it on",),
             f"a trainer saves {tail} only for a head that normalises before fc; {copy.engine.spec} has the "
             f"switch ({rule.source})",
             (copy.set(path, True),),
@@ -236,7 +184,7 @@ def input_norms(copy: WorkingCopy) -> Change | None:
     return None
 
 
-def tie(copy: WorkingCopy) -> Change | None:
+def tie(copy: WorkingCopy) -> Mend | None:
     """tie_word_embeddings to false, where a reduced head of its own is there."""
     config, head = copy.config, copy.ending("lm_head.weight")
     drafts = config.draft_vocab_size
@@ -244,34 +192,20 @@ def tie(copy: WorkingCopy) -> Change | None:
         return None
     if head.shape != (drafts, config.hidden_size):
         return None
-    return Change(
-        "head.tied",
+    return Mend(
         "tie_word_embeddings becomes false",
-        (
-            f"tie_word_embeddings is true; the draft vocabulary has {drafts} of {config.vocab_size} tokens",
-            f"{copy.engine.spec} then drops lm_head.weight and takes the embeddings for the head",
-        ),
         f"lm_head.weight is there with {drafts} rows; embeddings of {config.vocab_size} rows cannot be that head",
         (copy.set("tie_word_embeddings", False),),
     )
 
 
-def rope(copy: WorkingCopy) -> Change | None:
+def rope(copy: WorkingCopy) -> Mend | None:
     """rope_theta and rope_scaling beside transformers 5's `rope_parameters`, for releases that need them."""
     config = copy.config
-    required = copy.engine.config_source
-    # transformers 4 has no rope_parameters in its config classes.
-    if config.sources["rope_theta"] != "rope_parameters.rope_theta" or required is None:
+    if config.sources["rope_theta"] != "rope_parameters.rope_theta":
         return None
-    if "transformers==4." not in required.text:
-        return None
-    return Change(
-        "layer.rope",
+    return Mend(
         f"rope_theta {config.rope_theta:g} is stated where {copy.engine.spec} reads it",
-        (
-            "config.json states RoPE in rope_parameters only, the place of transformers 5",
-            f"{copy.engine.spec} requires transformers 4 ({required}) and takes base 10000",
-        ),
         "the same values, at the top level",
         (
             copy.set("rope_theta", config.rope_theta),
@@ -280,18 +214,13 @@ def rope(copy: WorkingCopy) -> Change | None:
     )
 
 
-def norm_before_residual(copy: WorkingCopy) -> Change | None:
+def norm_before_residual(copy: WorkingCopy) -> Mend | None:
     """norm_before_residual as false, where the library that wrote the config is silent and vLLM takes true."""
     config = copy.config
     if config.dialect != "speculators" or config.stated("norm_before_residual") or copy.engine.kind != "vllm":
         return None
-    return Change(
-        "layer.norm-before-residual",
+    return Mend(
         "norm_before_residual is stated as false",
-        (
-            "config.json does not state norm_before_residual",
-            f"{copy.engine.spec} takes true then (transformers_utils/configs/speculators/algos.py), speculators false",
-        ),
         "the library that wrote the config trains with false unless it states true",
         (copy.set("norm_before_residual", False),),
     )

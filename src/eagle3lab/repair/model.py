@@ -76,6 +76,21 @@ Edit = ConfigEdit | RenameEdit | ValuesEdit | IndexEdit
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """What a repair did to the working copy.
+
+    Attributes:
+        title: What is changed, one sentence.
+        proof: Why the change is right.
+        edits: The change itself, before and after.
+    """
+
+    title: str
+    proof: str
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One repaired fault.
 

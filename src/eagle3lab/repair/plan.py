@@ -19,7 +19,7 @@ from eagle3lab.engines.release import SIMULATED, Release, newest_release, releas
 from eagle3lab.errors import InputError
 from eagle3lab.repair import config, tensors
 from eagle3lab.repair.copy import WorkingCopy
-from eagle3lab.repair.model import Change, Refusal, RepairPlan
+from eagle3lab.repair.model import Change, Mend, Refusal, RepairPlan
 from eagle3lab.repair.speculators import SPECULATORS, convert
 from eagle3lab.repair.token_map import token_map
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eagle3lab.engines.extract.model import ReleaseFacts
     from eagle3lab.engines.loading import LoadPlan
 
-Repair = Callable[[WorkingCopy], Change | None]
+Repair = Callable[[WorkingCopy], Mend | None]
 
 _MAP: tuple[Repair, ...] = (token_map,)
 _IDS: tuple[Repair, ...] = (config.layer_ids,)
@@ -219,13 +219,14 @@ class _Planner:
                 continue
             for repair in REPAIRS.get(finding.fault, ()):
                 state = self.copy.state()
-                change = repair(self.copy)
-                if change is None:
+                mend = repair(self.copy)
+                if mend is None:
                     continue
                 after, simulated = self._diagnosis()
                 if simulated and finding.fault not in _faults(after):
-                    kept = replace(change, fault=finding.fault)
-                    yield _Step(kept, finding, _faults(found), _faults(after)), after
+                    seen = _evidence(finding)
+                    change = Change(finding.fault, mend.title, seen, mend.proof, mend.edits)
+                    yield _Step(change, finding, _faults(found), _faults(after)), after
                 self.copy.restore(state)
 
     def _not_simulated(self) -> Refusal | None:
@@ -246,7 +247,6 @@ class _Planner:
         return finding.severity is Severity.ERROR or mendable
 
     def _refusal(self, finding: Finding) -> Refusal:
-        evidence = tuple(f"{one.tensor}: {one.text}" if one.tensor else one.text for one in finding.evidence)
         release = self.first_without(finding) or ""
         advice = [f"Repair it for {release}, to which this is no obstacle."] if release else []
         if self.copy.target is None and finding.fault in _BY_TARGET:
@@ -257,7 +257,7 @@ class _Planner:
             advice.append(finding.fix)
         elif not release:
             advice.append("Export the drafter again for this engine, or use another engine.")
-        return Refusal(finding.fault, finding.title, evidence, tuple(advice), release)
+        return Refusal(finding.fault, finding.title, _evidence(finding), tuple(advice), release)
 
     def first_without(self, finding: Finding) -> str | None:
         """The first later release of the engine in which the drafter as it is has no such fault; None without."""
@@ -286,6 +286,10 @@ def _simulated(copy: WorkingCopy) -> LoadPlan | None:
         return copy.simulate()
     except InputError:
         return None
+
+
+def _evidence(finding: Finding) -> tuple[str, ...]:
+    return tuple(f"{one.tensor}: {one.text}" if one.tensor else one.text for one in finding.evidence)
 
 
 def _faults(found: Diagnosis) -> frozenset[str]:

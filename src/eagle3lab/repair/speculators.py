@@ -20,7 +20,11 @@ def convert(copy: WorkingCopy) -> tuple[list[Change], list[Refusal]]:
     config = None if copy.config.dialect == SPECULATORS else _nested(copy)
     if isinstance(config, Refusal):
         return [], [config]
-    return [one for one in (config, rename(copy, strict=True)) if one is not None], []
+    changes = [] if config is None else [config]
+    if (names := rename(copy, strict=True)) is not None:
+        seen = (f"{len(names.edits)} tensors do not have the names the format gives them",)
+        changes.append(Change("names.dropped", names.title, seen, names.proof, names.edits))
+    return changes, []
 
 
 def _nested(copy: WorkingCopy) -> Change | Refusal:

@@ -20,7 +20,7 @@ from eagle3lab.engines.release import newest_release
 from eagle3lab.engines.target import read_target
 from eagle3lab.errors import InputError
 from eagle3lab.repair.copy import Held, TargetRows
-from eagle3lab.repair.model import Change, IndexEdit
+from eagle3lab.repair.model import IndexEdit, Mend
 from eagle3lab.text import printable
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from eagle3lab.checkpoint import Checkpoint
     from eagle3lab.engines.facts import EngineFacts, NameRules
-    from eagle3lab.engines.loading import LoadPlan
     from eagle3lab.repair.copy import WorkingCopy
 
 # How trainers and engines number a decoder layer: layers.0, midlayer, midlayer.0 (Megatron), with anything before.
@@ -73,8 +72,8 @@ def format_facts() -> EngineFacts:
     return replace(newest, names=replace(newest.names, renames=()), construction=())
 
 
-def rename(copy: WorkingCopy, *, strict: bool = False) -> Change | None:
-    """Rename the tensors that reach no parameter to names that do, if the simulated load then gains by it.
+def rename(copy: WorkingCopy, *, strict: bool = False) -> Mend | None:
+    """Rename the tensors that reach no parameter to names that do.
 
     Args:
         copy: The copy, changed in place.
@@ -82,55 +81,21 @@ def rename(copy: WorkingCopy, *, strict: bool = False) -> Change | None:
             library stop without, and not only those that the release does not find.
 
     Returns:
-        The change, or None if there is nothing to rename or no renaming helps.
+        What was renamed; None where nothing is, or more than one tensor could be meant by a name.
     """
-    before = copy.simulate()
-    if before.construction_error is not None or not before.parameters:
-        return None
     strict = strict or copy.engine.kind == "vllm"
     facts = format_facts() if strict else copy.engine
-    plan = copy.simulate(facts) if strict else before
-    parameters = [parameter.name for parameter in plan.parameters]
+    parameters = [parameter.name for parameter in copy.simulate(facts).parameters]
     mapping = _renaming(copy, facts.names, parameters, strict)
     if not mapping:
         return None
-    state = copy.state()
-    edits = copy.rename(mapping)
-    after = copy.simulate()
-    worse = after.rejected is not None and before.rejected is None
-    if worse or len(_filled(after)) < len(_filled(before)) + (0 if strict else 1):
-        copy.restore(state)
-        return None
-    gained = [name for name in _filled(after) if name not in set(_filled(before))]
-    stopped = before.rejected is not None and before.rejected.name in mapping
     example, new = next(iter(mapping.items()))
-    manner = "with a warning" if copy.engine.names.warns else "without a message"
-    what = "stop the load" if stopped else f"are dropped {manner}"
-    return Change(
-        "names.rejected" if stopped else "names.dropped",
+    return Mend(
         f"{len(mapping)} tensors are renamed ({printable(example)} becomes {new})",
-        (
-            f"{copy.engine.spec}: {len(mapping)} tensors of these names {what}",
-            f"{len(parameters) - len(_filled(before))} of {len(parameters)} parameters of "
-            f"{copy.engine.drafter.name} get no tensor",
-        )
-        if gained
-        else (f"{len(mapping)} tensors do not have the names the format gives them",),
-        f"simulated under the new names, {len(_filled(after))} of {len(parameters)} parameters are loaded"
-        f"{_rest(after)}; "
-        "every shape fits, and no two tensors claim the same place",
-        edits,
+        f"simulated under the new names, they reach the parameters of {copy.engine.drafter.name} that they are made "
+        "for: every shape fits, and no two tensors claim the same place",
+        copy.rename(mapping),
     )
-
-
-def _filled(plan: LoadPlan) -> list[str]:
-    return [p.name for p in plan.parameters if p.status in ("loaded", "taken from target")]
-
-
-def _rest(plan: LoadPlan) -> str:
-    """What is not loaded, in brackets."""
-    left = [f"{p.name}: {p.reason}" for p in plan.parameters if p.name not in set(_filled(plan))]
-    return f" ({left[0]}{', …' if len(left) > 1 else ''})" if left else ""
 
 
 def _renaming(copy: WorkingCopy, rules: NameRules, parameters: list[str], strict: bool) -> dict[str, str]:
@@ -177,7 +142,7 @@ def _one_to_one(wanted: dict[str, str]) -> dict[str, str]:
     return only if max(Counter(only.values()).values(), default=0) <= 1 else {}
 
 
-def index_shards(copy: WorkingCopy) -> Change | None:
+def index_shards(copy: WorkingCopy) -> Mend | None:
     """Name the shards in the index whose tensors have no namesake in those that it names already."""
     if copy.files.index is None:
         return None
@@ -198,19 +163,14 @@ def index_shards(copy: WorkingCopy) -> Change | None:
             shards.append(ignored.name)
     if not edits:
         return None
-    return Change(
-        "files.unindexed-shard",
+    return Mend(
         f"{INDEX_FILE} names {', '.join(map(printable, shards))}",
-        (
-            f"{len(edits)} tensors of {', '.join(map(printable, shards))} are in no entry of {INDEX_FILE}, "
-            "so engines skip them",
-        ),
         "none of them stands in another shard, and the drafter is loaded completely with them",
         tuple(edits),
     )
 
 
-def fc_bias(copy: WorkingCopy) -> Change | None:
+def fc_bias(copy: WorkingCopy) -> Mend | None:
     """Add a bias of zeros to fc, where the release makes one that the config does not ask for.
 
     SGLang 0.4.6 to 0.4.8 build fc with a bias whatever the config says, and leave it at random values.
@@ -221,19 +181,14 @@ def fc_bias(copy: WorkingCopy) -> Change | None:
         return None
     rows = weight.shape[0]
     zeros = Held(bytes(rows * DTYPE_BITS[weight.dtype] // 8))
-    return Change(
-        "layer.bias",
+    return Mend(
         f"{_FC_BIAS} is added: {rows} zeros",
-        (
-            f"{copy.engine.spec} builds fc with a bias and leaves it at random values; the checkpoint has none",
-            "config.json does not ask for a bias",
-        ),
         "the head was trained without a bias, and zeros are no bias",
         (copy.put(_FC_BIAS, weight.dtype, (rows,), zeros),),
     )
 
 
-def missing_head(copy: WorkingCopy) -> Change | None:
+def missing_head(copy: WorkingCopy) -> Mend | None:
     """A head from the target for a copy that has none: null for draft_vocab_size, or the target's rows.
 
     Raises:
@@ -244,18 +199,13 @@ def missing_head(copy: WorkingCopy) -> Change | None:
     # A head that is there was refused or not reached: that is another fault.
     if copy.target is None or not lacking or copy.find(_HEAD) is not None:
         return None
-    seen = (
-        f"the checkpoint has no {_HEAD}",
-        f"draft_vocab_size is {copy.config.draft_vocab_size}, so {copy.engine.spec} makes a head of its own and "
-        "leaves it as memory was",
-    )
     try:
-        return _whole_head(copy, copy.target, seen) or _rows(copy, copy.target, seen)
+        return _whole_head(copy, copy.target) or _rows(copy, copy.target)
     except InputError:
         return None
 
 
-def _whole_head(copy: WorkingCopy, target: Checkpoint, seen: tuple[str, ...]) -> Change | None:
+def _whole_head(copy: WorkingCopy, target: Checkpoint) -> Mend | None:
     """The whole vocabulary: the release takes the target's head itself when draft_vocab_size is null."""
     config, shape = copy.config, read_target(target.raw_config)
     sources = [
@@ -270,10 +220,8 @@ def _whole_head(copy: WorkingCopy, target: Checkpoint, seen: tuple[str, ...]) ->
     if copy.simulate().construction_error is not None:
         copy.restore(state)
         return None
-    return Change(
-        "head.lm-head-missing",
+    return Mend(
         "draft_vocab_size becomes null",
-        seen,
         f"the draft vocabulary is the whole one and the target has the same sizes; with null {copy.engine.spec} "
         f"takes the target's own head ({sources[0]}). It is the head the drafter was trained with unless one was "
         "trained and lost",
@@ -281,7 +229,7 @@ def _whole_head(copy: WorkingCopy, target: Checkpoint, seen: tuple[str, ...]) ->
     )
 
 
-def _rows(copy: WorkingCopy, target: Checkpoint, seen: tuple[str, ...]) -> Change | None:
+def _rows(copy: WorkingCopy, target: Checkpoint) -> Mend | None:
     """The target's rows that the token map names, where it names one for each row of the head.
 
     Raises:
@@ -307,10 +255,8 @@ def _rows(copy: WorkingCopy, target: Checkpoint, seen: tuple[str, ...]) -> Chang
     if not 0 <= ids.min() <= ids.max() < config.vocab_size:
         return None
     edit = copy.put(_HEAD, source.dtype, (count, config.hidden_size), TargetRows(target, name, ids))
-    return Change(
-        "head.lm-head-missing",
+    return Mend(
         f"{_HEAD} is added: {count} rows of the target's {name}",
-        seen,
         "row j is the target's row for draft id j, as the token map says; speculators trains with exactly these rows "
         "and keeps them frozen. Right unless a head of its own was trained and lost",
         (edit,),

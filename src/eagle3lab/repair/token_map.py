@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eagle3lab.repair.copy import Held
-from eagle3lab.repair.model import Change
+from eagle3lab.repair.model import Mend
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ _OWN = 0.95
 _SAMPLED = 32
 
 
-def token_map(copy: WorkingCopy) -> Change | None:
+def token_map(copy: WorkingCopy) -> Mend | None:
     """The token map as int64 offsets; see `eagle3lab.vocabulary` for how a map is judged.
 
     Raises:
@@ -41,10 +41,8 @@ def token_map(copy: WorkingCopy) -> Change | None:
         return None
     name = "d2t" if found.d2t is None else found.d2t.name
     edit = copy.put(name, "I64", (len(offsets),), Held(offsets.astype("<i8").tobytes()))
-    return Change(
-        report.fault or "vocab.dtype",
+    return Mend(
         f"{'d2t is added' if edit.before is None else 'd2t is written'} as {len(offsets)} int64 offsets",
-        (report.kind.meaning, *report.evidence),
         proof,
         (edit,),
     )

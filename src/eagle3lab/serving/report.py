@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from eagle3lab.acceptance.counts import PerPosition
 from eagle3lab.acceptance.formulas import LEN_STEPS1, NONE, formula_of, formula_texts, printed_rate
 from eagle3lab.engines.release import parse_release
@@ -98,29 +100,9 @@ def as_json(measurement: Measurement, workload: Workload | Bench) -> dict[str, A
 
 
 def _probe_json(seen: Seen) -> dict[str, Any]:
-    return {
-        "ranks": seen.ranks,
-        "drafter": seen.drafter,
-        "boundary": [
-            {
-                "phase": each.phase,
-                "width": each.width,
-                "passes": each.passes,
-                "fc_ran": each.fc_ran,
-                "fused": each.fused,
-                "rehearsal": each.rehearsal,
-                "hidden_shape": list(each.hidden_shape),
-                "embeds_shape": list(each.embeds_shape),
-            }
-            for each in seen.boundary
-        ],
-        "offered": seen.offered,
-        "dropped": list(seen.dropped),
-        "never_written": list(seen.never_written),
-        "captured_layers": None if seen.captured is None else list(seen.captured),
-        "capture_chain": list(seen.chain),
-        "notes": list(seen.notes),
-    }
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(seen))
+    values["captured_layers"], values["capture_chain"] = values.pop("captured"), values.pop("chain")
+    return values
 
 
 def drawn(measurement: Measurement, workload: Workload | Bench) -> Iterator[RenderableType]:

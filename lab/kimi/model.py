@@ -259,7 +259,7 @@ def _llama_config(draft_vocab_size: int, key_heads: int) -> dict[str, Any]:
 
 
 def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same with one head of keys and values for all queries, which an attention that adds nothing may have."""
+    """A head with one head of keys and values for all queries, which an attention that adds nothing may have."""
     return {
         name: tensor[: permutation.HEAD_DIM] if name.endswith(("k_proj.weight", "v_proj.weight")) else tensor
         for name, tensor in tensors.items()

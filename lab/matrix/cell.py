@@ -253,7 +253,7 @@ def with_histograms(
     *,
     seconds: float,
 ) -> Cell:
-    """The same where only each prompt's histogram of accepted drafts is known."""
+    """The cell with its figures, where only each prompt's histogram of accepted drafts is known."""
     total = [sum(column) for column in zip(*histograms, strict=True)]
     accepted = tuple(sum(total[k:]) for k in range(1, len(total)))
     steps = sum(total)

@@ -1,6 +1,6 @@
 """What is on disk: files and shards, config dialects, tensor headers, values, statistics, and who wrote it.
 
-`open_checkpoint` is the way in; it reads headers only and imports neither numpy nor torch. Values and
+`open_checkpoint` reads headers only and imports neither numpy nor torch. Values and
 judgements are in `eagle3lab.checkpoint.statistics`, `.training_state` and `.provenance`.
 """
 

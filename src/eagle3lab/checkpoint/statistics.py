@@ -462,7 +462,7 @@ def _row_products(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
 
 
 def _reduce_unusual(block: NDArray[Any]) -> tuple[_Sums, NDArray[Any]]:
-    """The same for a block with NaNs, infinities or overflowing powers: in float64, over finite values."""
+    """`_reduce_block` for NaNs, infinities or overflowing powers: in float64, over finite values."""
     import numpy as np
 
     wide = block.astype(np.float64)

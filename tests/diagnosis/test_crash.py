@@ -164,6 +164,20 @@ def test_a_strict_field_is_looked_up_in_the_drafters_config() -> None:
     assert "does not state use_cache" in " ".join(crash(lines, config={}).seen)
 
 
+def test_the_part_that_was_being_built_is_named() -> None:
+    found = crash(
+        traceback(
+            "ValueError: The input size is not aligned with the quantized weight shape.",
+            ("models/llama_eagle3.py", "self.fc = ReplicatedLinear("),
+            ("layers/quantization/awq.py", "raise ValueError("),
+        ),
+        release=SGLANG,
+    )
+    assert (
+        found.explains == ("layer.quantisation",) and "fc was being built (llama_eagle3.py:7)" in found.seen
+    )
+
+
 def test_what_accepted_before_it_died_was_loaded_right() -> None:
     lines = traceback("RuntimeError: The size of tensor a (270) must match the size of tensor b (180)",
                       ("models/llama_eagle3.py", "self.fc(x)"))  # fmt: skip

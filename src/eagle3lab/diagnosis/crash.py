@@ -164,7 +164,9 @@ def _judged(raised: Raised, death: Death, known: Known) -> Crash:
         or next((_by_row(row, error) for row in _rows() if _fits(row, str(raised), file, frames)), None)
         or (_own_words(error) if match else Crash(error, "", 0))
     )
-    return replace(found, seen=(*found.seen, *_words_of(match, known), *_field(raised, known)))
+    return replace(
+        found, seen=(*found.seen, *_words_of(match, known), *_part(raised), *_field(raised, known))
+    )
 
 
 def _said_by_engine(raised: Raised, known: Known) -> Match | None:
@@ -336,6 +338,15 @@ def _of_bound(raised: Raised, death: Death, known: Known) -> Crash | None:
     return Crash(
         error, "", 0, causes, 0.0, meaning, "Look at the token map and the head's rows.", tuple(seen)
     )
+
+
+def _part(raised: Raised) -> list[str]:
+    """The part of a model that was being built, by the assignment that its file stood at: `self.fc = Linear(…)`."""
+    for frame in reversed(raised.frames):
+        match = re.match(r"self\.(\w+)\s*=\s*\w", frame.code)
+        if match and re.search(r"/models/\w+\.py$", frame.file):
+            return [f"{match[1]} was being built ({frame.file.rpartition('/')[2]}:{frame.line})"]
+    return []
 
 
 def _field(raised: Raised, known: Known) -> list[str]:

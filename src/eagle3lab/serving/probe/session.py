@@ -165,6 +165,8 @@ class Probe:
         """What is certain now stops a server before its graphs are captured; the rest is said when it is ready."""
         if self.settings.guard == "refuse":
             faults = judge_start([*self.recorder.start, loaded, token_map])
+            # Whether the target is asked to capture all the same may not be known yet.
+            faults = [fault for fault in faults if fault.code != "capture.disabled"]
             if any(fault.certain for fault in faults):
                 self._announce(faults, "start")
 

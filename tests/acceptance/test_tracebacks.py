@@ -132,6 +132,17 @@ def test_a_traceback_that_the_server_outlives_is_no_death() -> None:
     assert _death("server exited with code 0", "INFO exit code: 0") is None
 
 
+def test_a_rank_that_has_not_heard_yet_hides_no_death() -> None:
+    start = "[2026-01-01 00:00:00] The server is fired up and ready to roll!"
+    crash = ("[2026-01-01 02:00:00 TP3] Scheduler hit an exception: Traceback (most recent call last):",
+             ROOT + 'a.py", line 1, in f', "RuntimeError: boom")  # fmt: skip
+    late = '[2026-01-01 02:00:01] INFO:     10.0.0.9:80 - "GET /health HTTP/1.1" 200 OK'
+    end = "[2026-01-01 {}] Received sigquit from a child process. It usually means the child failed."
+    assert _errors(_death(start, *crash, late, end.format("02:00:02"))) == ["RuntimeError: boom"]
+    much_later = _death(start, *crash, late, end.format("09:00:02"))
+    assert much_later is not None and much_later.raised == ()
+
+
 def test_dead_at_start_and_dead_after_hours_are_told_apart() -> None:
     decode = "[2026-01-01 00:00:00 TP0] Decode batch, #running-req: 1, accept len: 2.0, accept rate: 0.5"
     crash = ("[2026-01-01 02:00:00 TP0] Scheduler hit an exception: Traceback (most recent call last):",

@@ -57,6 +57,7 @@ _HINTS = (
     b"Segmentation", b'File "', b'"MESSAGE":[', b'"MESSAGE": [',
 )  # fmt: skip
 _NAN = float("nan")
+_SAME_DEATH_S = 120
 _MOST_FRAMES, _MOST_LINES, _MOST_TEXT, _MOST_KEPT = 400, 80, 12, 64
 
 
@@ -170,6 +171,7 @@ class Reader:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._found: list[_Open] = []
+        self._before: list[_Open] = []  # tracebacks after which a line of a living server came
         self._ends: list[Line] = []
         self._alone: list[tuple[Line, str]] = []
         self._asserts: dict[str, tuple[int, str]] = {}
@@ -215,6 +217,7 @@ class Reader:
     def _restart(self) -> None:
         if any(one.served_at is not None for one in self._found) and (death := self.death()) is not None:
             self.earlier.append(death)
+        self._before = [one for one in self._found if one.raised and not one.follows] or self._before
         self._open.clear()
         self._found.clear()
         self._ends.clear()
@@ -295,6 +298,10 @@ class Reader:
             if not one.chained:
                 one.close()
         asserts = tuple(self._asserts.values())
+        if not self._found and self._ends:
+            # A rank that has not heard yet, or a health check, can write between a traceback and the end.
+            end = parse_prefix(self._ends[0].head).time
+            self._found = [one for one in self._before if abs(end - one.time) <= _SAME_DEATH_S]
         if self._found:
             first = next((one for one in self._found if one.raised and not one.follows), None)
             first = first or next((one for one in self._found if not one.raised), self._found[0])

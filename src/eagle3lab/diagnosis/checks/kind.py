@@ -145,7 +145,7 @@ def dialect(raw: RawConfig, tensors: Tensors, sglang: Sglang) -> Iterator[Findin
             seen("the layer's settings stand in transformer_layer_config", _CONFIG),
             seen(f"architectures is {raw.get('architectures')}", _CONFIG),
         ),
-        "Rewrite config.json in the flat form that SGLang reads; eagle3lab repair does it.",
+        "Rewrite config.json in the flat form that SGLang reads.",
         confidence=0.99,
     )
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from eagle3lab.acceptance.run import Counts
 from eagle3lab.book.tables import dropped, printed
-from eagle3lab.serving.account import Counts, Measurement, Seen
+from eagle3lab.serving.account import Measurement, Seen
 
 RUN = Measurement(Counts(10, 0), "requests", 5, "0.5.9", (), 0, 1.0, None, None, Path("run"))
 

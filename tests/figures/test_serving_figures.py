@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from eagle3lab.acceptance.run import Counts
 from eagle3lab.figures.acceptance import before_after_figure
 from eagle3lab.figures.boundary import boundary_figure, captured_figure, state_of
-from eagle3lab.serving.account import Counts, Crossing, Measurement, Seen
+from eagle3lab.serving.account import Crossing, Measurement, Seen
 
 H = 64
 

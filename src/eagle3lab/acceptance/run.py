@@ -13,16 +13,17 @@ beyond a finished request are struck out before they are summed, and after the r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eagle3lab.acceptance.documents import ServerInfo
 from eagle3lab.acceptance.formulas import HALF_CENT, LARGEST_D, true_rate
-from eagle3lab.acceptance.grammar import request
+from eagle3lab.acceptance.grammar import HISTOGRAMS, request
 from eagle3lab.acceptance.log import Server, add_observation, read_logs
 from eagle3lab.acceptance.metrics import Snapshot, read_page, server_of_pages
 from eagle3lab.acceptance.observations import Observation, Unparsed
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from eagle3lab.acceptance.counts import Series
     from eagle3lab.runs.events import Counters, RankEvents
     from eagle3lab.runs.folder import Request, RunFolder
+
+MOST_COUNTED = 1024
+"""Draft positions of a run that are counted."""
 
 LAST_LINES = 3
 """Lines of a log among which the gauge's interval must be."""
@@ -285,20 +289,61 @@ def observed(one: Request) -> Observation | Unparsed:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeTotals:
-    """What all replicas verified together.
+class Counts:
+    """Exact counts of a run.
 
     Attributes:
-        verify_steps: Verify steps, each request of a batch counted by itself.
-        accepted: Accepted drafts, bonus tokens not counted.
-        per_position: How often the draft at position 1, 2, … was accepted.
-        draft_tokens: D, the root included.
+        verify_steps: Verifications by the target, each request of a batch counted by itself.
+        accepted: Drafts accepted in them, bonus tokens not counted.
+        positions: How often the draft at position 1, 2, … was accepted; None where not known.
+        draft_tokens: D, the root included; None where not known.
     """
 
     verify_steps: int
     accepted: int
-    per_position: tuple[int, ...]
-    draft_tokens: int
+    positions: tuple[int, ...] | None = None
+    draft_tokens: int | None = None
+
+
+def count_answers(answers: Iterable[Mapping[str, Any]], draft_tokens: int) -> Counts | None:
+    """Pool the `meta_info` of some answers; None where none says anything of speculation.
+
+    Per request every release reports `spec_verify_ct` and `spec_accept_rate`, the latter without the bonus token:
+    accepted / (verifications × (D - 1)) from 0.5.6 on (SGLang 0.5.9 managers/tokenizer_manager.py, 0.5.23
+    managers/tokenizer_manager.py). An answer of one token needed no verification and carries neither.
+    """
+    verify_steps = accepted = 0
+    positions: Counter[int] = Counter()
+    complete = True
+    for meta in answers:
+        try:
+            steps, rate = int(meta["spec_verify_ct"]), float(meta["spec_accept_rate"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+        if not math.isfinite(rate):
+            continue
+        verify_steps += steps
+        accepted += round(rate * steps * (draft_tokens - 1))
+        by_position = _by_position(meta)
+        complete = complete and by_position is not None
+        positions.update(dict(enumerate(by_position or ())))
+    if not verify_steps:
+        return None
+    shares = tuple(positions[place] for place in range(max(positions, default=-1) + 1))
+    return Counts(
+        verify_steps, accepted, shares if complete and sum(shares) == accepted else None, draft_tokens
+    )
+
+
+def _by_position(meta: Mapping[str, Any]) -> list[int] | None:
+    """Verifications that accepted position 1, 2, …, from those that accepted exactly 0, 1, 2, … drafts."""
+    for name in HISTOGRAMS:
+        exactly = meta.get(name)
+        if not isinstance(exactly, list) or not 0 < len(exactly) <= MOST_COUNTED:
+            continue
+        if all(isinstance(each, int) for each in exactly):
+            return [sum(exactly[place:]) for place in range(1, len(exactly))]
+    return None
 
 
 def by_replica(ranks: Sequence[RankEvents]) -> dict[int | None, tuple[Counters, ...]]:
@@ -318,17 +363,17 @@ def by_replica(ranks: Sequence[RankEvents]) -> dict[int | None, tuple[Counters, 
     return chosen
 
 
-def pooled_counters(ranks: Sequence[RankEvents]) -> ProbeTotals | None:
+def pooled_counters(ranks: Sequence[RankEvents]) -> Counts | None:
     """The totals of all replicas; None without a verify step."""
     last = [counted[-1] for counted in by_replica(ranks).values()]
     found = [one for one in last if one.verify_steps]
     if not found:
         return None
     columns = zip_longest(*(one.per_position for one in found), fillvalue=0)
-    return ProbeTotals(
+    return Counts(
         sum(one.verify_steps for one in found),
         sum(one.accepted for one in found),
-        tuple(map(sum, columns)),
+        tuple(map(sum, columns))[:MOST_COUNTED],
         max(one.draft_tokens for one in found),
     )
 

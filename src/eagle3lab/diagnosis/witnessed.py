@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from eagle3lab.diagnosis.model import Observed
 
 if TYPE_CHECKING:
-    from eagle3lab.acceptance.run import ProbeTotals
+    from eagle3lab.acceptance.run import Counts
     from eagle3lab.runs.events import Boundary
     from eagle3lab.runs.judgement import Start
 
@@ -29,7 +29,7 @@ class Witnessed:
     path: str
     start: Start
     prompts: tuple[Boundary, ...]
-    counters: ProbeTotals | None
+    counters: Counts | None
     notes: tuple[str, ...]
 
     @property
@@ -41,9 +41,10 @@ class Witnessed:
         if total is None:
             return None
         mean = 1 + total.accepted / total.verify_steps
-        shares = tuple(count / total.verify_steps for count in total.per_position)
-        found = judge_counts(total.verify_steps, total.accepted, total.per_position, total.draft_tokens)
-        drafts = total.verify_steps * max(1, total.draft_tokens - 1)
+        positions = total.positions or ()
+        shares = tuple(count / total.verify_steps for count in positions)
+        found = judge_counts(total.verify_steps, total.accepted, positions, total.draft_tokens)
+        drafts = total.verify_steps * max(1, (total.draft_tokens or 2) - 1)
         reason = f"{total.accepted} of {drafts} drafts were accepted in {total.verify_steps} verify steps"
         return Observed(found.name, found.confidence, reason, mean, total.accepted / drafts, shares)
 

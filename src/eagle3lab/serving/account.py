@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from eagle3lab.acceptance.grammar import HISTOGRAMS
+from eagle3lab.acceptance.run import MOST_COUNTED, Counts, count_answers, pooled_counters
 from eagle3lab.errors import InputError
 from eagle3lab.runs.folder import BENCH, RunFolder
 from eagle3lab.serving.client import ServerError
@@ -17,23 +17,6 @@ from eagle3lab.text import printable
 
 if TYPE_CHECKING:
     from eagle3lab.runs.events import RankEvents
-
-_MOST_POSITIONS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Acceptance over some requests.
-
-    Attributes:
-        verify_steps: Verifications by the target, each request counted by itself.
-        accepted: Drafts accepted in them, bonus tokens not counted.
-        positions: Element j: verifications that accepted the draft at position j + 1; None where not known.
-    """
-
-    verify_steps: int
-    accepted: int
-    positions: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,60 +121,6 @@ class Measurement:
         return self.accepted / (self.verify_steps * (self.draft_tokens - 1))
 
 
-def count(answers: Iterable[Mapping[str, Any]], draft_tokens: int) -> Counts:
-    """Pool the `meta_info` of some answers.
-
-    Per request every release reports `spec_verify_ct` and `spec_accept_rate`, the latter without the bonus token:
-    accepted / (verifications × (D - 1)) from 0.5.6 on (SGLang 0.5.9 managers/tokenizer_manager.py, 0.5.23
-    managers/tokenizer_manager.py). An answer of one token needed no verification and carries neither.
-
-    Raises:
-        ServerError: No answer carries such fields.
-    """
-    verify_steps = accepted = 0
-    positions: Counter[int] = Counter()
-    complete = True
-    for meta in answers:
-        try:
-            steps, rate = int(meta["spec_verify_ct"]), float(meta["spec_accept_rate"])
-        except (KeyError, TypeError, ValueError):
-            continue
-        verify_steps += steps
-        accepted += round(rate * steps * (draft_tokens - 1))
-        by_position = _by_position(meta)
-        complete = complete and by_position is not None
-        positions.update(dict(enumerate(by_position or ())))
-    if not verify_steps:
-        raise ServerError(
-            "the answers say nothing about speculation: the server decodes without it, or is of a release that does "
-            "not tell where chats are answered; the probe tells"
-        )
-    shares = tuple(positions[place] for place in range(max(positions, default=-1) + 1))
-    return Counts(verify_steps, accepted, shares if complete and sum(shares) == accepted else None)
-
-
-def _by_position(meta: Mapping[str, Any]) -> list[int] | None:
-    """Verifications that accepted position 1, 2, …, from those that accepted exactly 0, 1, 2, … drafts."""
-    for name in HISTOGRAMS:
-        exactly = meta.get(name)
-        if not isinstance(exactly, list) or not 0 < len(exactly) <= _MOST_POSITIONS:
-            continue
-        if all(isinstance(each, int) for each in exactly):
-            return [sum(exactly[place:]) for place in range(1, len(exactly))]
-    return None
-
-
-def _from_events(ranks: Sequence[RankEvents]) -> tuple[Counts, int] | None:
-    """The probe's own totals, over the replicas, and D; None if it counted nothing."""
-    from eagle3lab.acceptance.run import pooled_counters
-
-    total = pooled_counters(ranks)
-    if total is None:
-        return None
-    counts = Counts(total.verify_steps, total.accepted, total.per_position[:_MOST_POSITIONS])
-    return counts, total.draft_tokens
-
-
 def _seen(ranks: Sequence[RankEvents]) -> Seen | None:
     from eagle3lab.runs.events import Boundary, Built, Captured, Counters, Loaded, Quiet
     from eagle3lab.runs.judgement import fused
@@ -256,27 +185,30 @@ def account(folder: RunFolder) -> Measurement:
     """
     ranks = folder.events()
     requests = [each for each in folder.requests() if each.phase == "measured"]
-    counted = _from_events(ranks)
+    counted = pooled_counters(ranks)
     # The server adjusts what it was asked for: with one branch D is always steps + 1.
     info = folder.server_info() or {}
     used, steps = info.get("speculative_num_draft_tokens"), info.get("speculative_num_steps")
-    draft_tokens = used if isinstance(used, int) else folder.draft_tokens or (counted[1] if counted else None)
+    draft_tokens = (
+        used if isinstance(used, int) else folder.draft_tokens or (counted.draft_tokens if counted else None)
+    )
     if draft_tokens is None or draft_tokens < 2:
         raise InputError(
             "the run does not say how many draft tokens a verification takes",
             path=folder.path,
             advice="Give --speculative-num-draft-tokens when the server is started",
         )
-    source: Literal["requests", "events"] = "requests"
-    try:
-        counts = count([each.meta_info for each in requests], draft_tokens)
-    except ServerError:
-        if counted is None:
-            raise
-        counts, source = counted[0], "events"
+    answered = count_answers([each.meta_info for each in requests], draft_tokens)
+    counts = answered or counted
+    if counts is None:
+        raise ServerError(
+            "the answers say nothing about speculation: the server decodes without it, or is of a release that does "
+            "not tell where chats are answered; the probe tells"
+        )
+    source: Literal["requests", "events"] = "requests" if answered else "events"
     # No source tells of positions that were never accepted.
     if counts.positions is not None and isinstance(steps, int):
-        positions = counts.positions + (0,) * (min(steps, _MOST_POSITIONS) - len(counts.positions))
+        positions = counts.positions + (0,) * (min(steps, MOST_COUNTED) - len(counts.positions))
         counts = replace(counts, positions=positions)
     tokens, seconds = bench_totals(folder) or (sum(each.completion_tokens for each in requests), 0.0)
     if requests:

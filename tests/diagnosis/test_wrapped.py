@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from eagle3lab.diagnosis import diagnose
 from tests.acceptance.wrappers import WRAPPERS
@@ -30,3 +32,18 @@ def test_the_answer_does_not_depend_on_the_wrapper(place: int, tmp_path: Path) -
         plain.write_text("\n".join(case["log"]) + "\n")
         wrapped.write_bytes(wrapper(case["log"]))
         assert _answer(wrapped, case["engine"]) == _answer(plain, case["engine"]), identity
+
+
+@pytest.mark.parametrize("identity", CRASHES)
+def test_a_crash_is_printed_once(identity: str, tmp_path: Path) -> None:
+    from eagle3lab.acceptance.tracebacks import read_deaths
+    from eagle3lab.diagnosis.reports.text import drawn
+
+    log = tmp_path / "server.log"
+    log.write_text("\n".join(load(identity)["log"]) + "\n")
+    death, _ = read_deaths(log)
+    assert death is not None
+    console = Console(width=100, file=StringIO())
+    console.print(*drawn(diagnose(log=log, engine=load(identity)["engine"])))
+    shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert shown.count(" ".join(death.error.split())[:60]) == 1

@@ -104,6 +104,8 @@ def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int
     if len(reading.servers) > 1:
         notes.append(f"the log holds {len(reading.servers)} server runs; the last that measured counts")
     death, earlier = read_deaths(path)
+    if death is not None:  # it is a finding of its own, and said there
+        notes = [note for note in notes if not note.endswith(death.error)]
     if earlier:
         notes.append(f"a server of this log died and was started again: {earlier[-1].error}")
     repeated = _repeated(path) if report and report.signature.name == "collapse" else None

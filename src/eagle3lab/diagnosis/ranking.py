@@ -152,10 +152,11 @@ def _score(finding: Finding, observed: Observed | None, crash: Crash | None) -> 
 
 
 def _score_crash(score: float, finding: Finding, crash: Crash) -> tuple[float, str]:
+    itself = finding.code == "E3L-R02"
     if finding.fault in crash.explains:
-        place = crash.explains.index(finding.fault)
-        return score * _UP * (_UP - 0.02 * place), "promoted: it explains what the server died of"
-    if finding.code == "E3L-R02":
+        said = "it is what the log shows" if itself else "promoted: it explains what the server died of"
+        return score * _UP * (_UP - 0.02 * crash.explains.index(finding.fault)), said
+    if itself:
         return score * (_UP if crash.explains else 1.0), "it is what the log shows"
     if finding.impact is Impact.STOPS and not crash.alone:
         return score, ""

@@ -17,8 +17,8 @@ def tracked(*patterns: str) -> list[str]:
     return listed.stdout.split()
 
 
-def test_no_module_is_longer_than_800_lines() -> None:
-    assert [f for f in tracked("*.py") if len((ROOT / f).read_text().splitlines()) > 800] == []
+def test_no_module_is_longer_than_1000_lines() -> None:
+    assert [f for f in tracked("*.py") if len((ROOT / f).read_text().splitlines()) > 1000] == []
 
 
 def test_no_tracked_text_holds_a_path_of_one_machine() -> None:

@@ -218,3 +218,18 @@ def test_every_row_says_what_it_means_and_can_be_read() -> None:
         for name in row.keys() & {"error", "file", "frames"}:
             re.compile(row[name])
         assert set(row["explains"]) <= {"runtime.crash", *FAULTS}
+
+
+def test_how_many_states_arrived_at_fc_is_said() -> None:
+    lines = traceback("RuntimeError: mat1 and mat2 shapes cannot be multiplied (12x8192 and 12288x4096)",
+                      ("models/llama_eagle3.py", "hidden_states = self.fc(hidden_states)"))  # fmt: skip
+    found = crash(lines, release=SGLANG)
+    assert "2 states of 4096 instead of 3" in found.meaning and "capture.ids-count" in found.explains
+
+
+def test_a_key_that_is_missed_in_a_forward_pass_is_no_name_of_a_tensor() -> None:
+    error = "KeyError: 'model.layers.32.self_attn.attn'"
+    served = traceback(error, ("attention/layer.py", "attn_metadata = attn_metadata[layer_name]"))
+    assert crash(served).explains == ("runtime.engine-defect",)
+    loaded = traceback(error, ("models/llama_eagle3.py", "param = params_dict[name]"))
+    assert crash(loaded).explains[0] == "names.rejected"

@@ -322,7 +322,7 @@ _HEAD = re.compile(
     r"|(?P<compose>\[?(?!\d+\s*\|)[A-Za-z0-9][\w.-]{0,80}\]?[ \t]{0,80}\|(?: |$))"
     rf"|(?P<python>{_LEVEL}:[\w.]{{1,120}}:)"
     r"|(?P<tensorrt>\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] (?:\[[\w -]{1,20}\] ?){1,4}|\[TensorRT-LLM\]\[\w+\] )"
-    r"|(?P<words>(?:[\w./:@+=-]{1,80} {1,20}){1,4}"  # what no tool here is known by, before a head that is
+    r"|(?P<words>(?:[\w./:@+=>#~-]{1,80} {1,20}){1,4}"  # what no tool here is known by, before a head that is
     rf"(?=\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d|\([A-Za-z_][\w.:-]{{0,80}} pid=\d|{_LEVEL} \d\d-\d\d \d\d:))"
 )
 _NAMES = ("pod", "process", "rank", "task", "compose", "words")

@@ -26,6 +26,8 @@ _DRAFTS = ("set_embed", "hot_token_id", "set_embed_and_head", "draft_id_to_targe
 _BOUND = re.compile(
     r"0 <= \w+ < (\d+)|index out of bounds: 0 <= .{1,40} < (\d+)|< (\d+)\b[^`]{0,40}`? failed"
 )
+_PRODUCT = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x(\d+)\)")
+_FUSES = re.compile(r"\bfc\(|combine_hidden_states")
 _FIELD = re.compile(r"[Ff]ield '(\w+)'")
 # What a server that accepted drafts before it died has shown to be right.
 _SHOWN_RIGHT = (
@@ -161,6 +163,7 @@ def _judged(raised: Raised, death: Death, known: Known) -> Crash:
     found = (
         _of_attribute(raised, known)
         or _of_bound(raised, death, known)
+        or _of_fusion(raised)
         or next((_by_row(row, error) for row in _rows() if _fits(row, str(raised), file, frames)), None)
         or (_own_words(error) if match else Crash(error, "", 0))
     )
@@ -305,6 +308,22 @@ def _lacking(error: str, cls: str, name: str, raised: Raised, known: Known) -> C
             error, "", 0, ("capture.target-incomplete", "capture.target-unsupported"), 0.75, meaning, fix
         )
     return None
+
+
+def _of_fusion(raised: Raised) -> Crash | None:
+    """A product of shapes that do not fit, raised where fc fuses the target's states: how many arrived."""
+    shapes = _PRODUCT.search(raised.text)
+    if shapes is None or not any(_FUSES.search(f"{one.function} {one.code}") for one in raised.frames[-6:]):
+        return None
+    arrived, wanted, hidden = int(shapes[1]), int(shapes[2]), int(shapes[3])
+    meaning = f"{arrived} columns of hidden states reach fc, which fuses {wanted}"
+    if not arrived % hidden and not wanted % hidden:
+        meaning += f": {arrived // hidden} states of {hidden} instead of {wanted // hidden}"
+    causes = ("capture.ids-range", "capture.ids-count", "capture.width", "names.shape")
+    return Crash(
+        str(raised).partition("\n")[0], "", 0, causes, 0.7, meaning,
+        "Name as many layer ids, all of them layers of this target, as fc fuses states.",
+    )  # fmt: skip
 
 
 def _of_bound(raised: Raised, death: Death, known: Known) -> Crash | None:

@@ -77,10 +77,12 @@ def grade(case: Case, diagnosis: Diagnosis) -> Grade:
     loud = [finding.fault for finding in diagnosis.findings if finding.severity is not Severity.NOTE]
     silent_is_right = "healthy" in right and not loud
     healthy = expect["fault"] == "healthy"
+    # Of files and a command alone the best that can be said is that no fault was found.
+    said = "healthy" if not case["log"] and diagnosis.verdict == "no-fault-found" else diagnosis.verdict
     wanted = [expect["fault"], *expect.get("also_expected", [])]
     return Grade(
         first=silent_is_right or (bool(slugs) and (loud if healthy else slugs)[0] in right),
         found=silent_is_right or healthy or all(slug in slugs for slug in wanted),
-        verdict=diagnosis.verdict in (expect["verdict"], *(expect.get("verdict_also") or [])),
+        verdict=said in (expect["verdict"], *(expect.get("verdict_also") or [])),
         no_alarm=not set(slugs) & set(expect["must_not"]) and (not healthy or set(loud) <= set(right)),
     )

@@ -63,7 +63,7 @@ def diagnose(
 ) -> None:
     """Say what keeps a drafter from being accepted, most likely cause first, and what to change.
 
-    Exit status: 0 healthy or unknown, 1 broken or suspect, 2 the inputs could not be read.
+    Exit status: 0 healthy, no-fault-found or unknown, 1 broken or suspect, 2 the inputs could not be read.
     """
     import os
 

@@ -25,12 +25,14 @@ class Verdict(StrEnum):
     """What the inputs come to.
 
     broken: a fault is proven that stops the server or destroys acceptance. suspect: something is wrong or doubtful.
-    healthy: everything that decides was looked at, and nothing is wrong. unknown: too little was given to say.
+    healthy: acceptance was observed, and nothing is wrong. no-fault-found: nothing is wrong in what was looked at, and
+    no acceptance was observed. unknown: too little was given to say.
     """
 
     BROKEN = "broken"
     SUSPECT = "suspect"
     HEALTHY = "healthy"
+    NO_FAULT_FOUND = "no-fault-found"
     UNKNOWN = "unknown"
 
 
@@ -196,6 +198,8 @@ class Diagnosis:
         notes: What a reader should know about the inputs: contradictions, facts of a neighbouring release.
         inputs: What was given, by name.
         observed: What the log shows; None without one.
+        summary: The verdict in a sentence or two.
+        open: What was not looked at, and why.
     """
 
     verdict: Verdict
@@ -207,10 +211,12 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     observed: Observed | None = None
+    summary: str = ""
+    open: tuple[str, ...] = ()
 
     @property
     def exit_status(self) -> int:
-        """0 for healthy or unknown, 1 for broken or suspect."""
+        """1 for broken or suspect, else 0."""
         return int(self.verdict in (Verdict.BROKEN, Verdict.SUSPECT))
 
     def as_json(self) -> dict[str, Any]:
@@ -218,6 +224,8 @@ class Diagnosis:
         return {
             "schema_version": SCHEMA_VERSION,
             "verdict": str(self.verdict),
+            "summary": printable(self.summary, _SENTENCE),
+            "open": [printable(text, _SENTENCE) for text in self.open],
             "findings": [finding.as_json() for finding in self.findings],
             "skipped": [{"code": item.code, "reason": item.reason} for item in self.skipped],
             "passed": list(self.passed),

@@ -11,27 +11,16 @@ from typing import TYPE_CHECKING
 from eagle3lab.diagnosis import ranking
 from eagle3lab.diagnosis.checks import all_checks
 from eagle3lab.diagnosis.framework import Check, Inputs, Missing, SkipCheck
-from eagle3lab.diagnosis.inputs import (
-    Algorithm,
-    DraftVocabulary,
-    Earlier,
-    Engine,
-    Given,
-    Resolved,
-    ServerArguments,
-    TargetFolder,
-)
-from eagle3lab.diagnosis.model import Diagnosis, Finding, Observed, Severity, Skipped, Verdict
+from eagle3lab.diagnosis.inputs import Given
+from eagle3lab.diagnosis.model import Diagnosis, Finding, Observed, Skipped
+from eagle3lab.diagnosis.verdict import named, notes, open_questions, questions, summary, verdict_of
 from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import Checkpoint
     from eagle3lab.diagnosis.crash import Crash
-    from eagle3lab.diagnosis.load import Load
     from eagle3lab.diagnosis.log import Log
     from eagle3lab.diagnosis.witnessed import Witnessed
-    from eagle3lab.engines.facts import EngineFacts
-    from eagle3lab.engines.launch.reading import Launch
 
 Place = str | PathLike[str]
 # What was given and cannot be read at all ends the diagnosis.
@@ -40,11 +29,6 @@ _AT_ONCE = ("Launch", "Resolved", "Log", "Witnessed", "Text")
 _OF_OTHERS = (
     "Launch", "Resolved", "Engine", "Release", "ReleaseFacts", "EngineFacts", "VllmFacts", "TargetFolder", "Target",
 )  # fmt: skip
-# Where all of these were done, everything that decides was looked at.
-_DECISIVE = ("E3L-N01", "E3L-V01", "E3L-C04")
-_DEAD = ("dead", "near-dead", "random-head")
-_USEFUL = ("healthy", "partial", "below-expectation")
-_SHAKY = 0.6
 BROKE = "the check broke on this input"
 
 
@@ -194,17 +178,21 @@ def examine(inputs: Inputs) -> Diagnosis:
     died: Crash | Missing = inputs.get("Crash")
     crash = None if isinstance(died, Missing) else died.without(cleared)
     findings = ranking.ranked(found, observed, crash, served=served)
-    verdict = _verdict(findings, observed.signature if observed else None, passed)
-    inputs.values |= {"Verdict": verdict, "Observed": observed or Missing("nothing was observed")}
+    verdict = verdict_of(findings, observed, passed)
+    inputs.values["Verdict"] = verdict
+    given, launch, target = inputs.get("Given"), inputs.value("Launch"), inputs.value("TargetFolder")
+    left_open = open_questions(given, skipped, passed, observed, launch, target)
     return Diagnosis(
         verdict=verdict,
         findings=findings,
         skipped=tuple(skipped),
         passed=tuple(passed),
         repair_order=ranking.repair_order(findings),
-        questions=tuple(inputs.call(_questions)),
-        notes=tuple(inputs.call(_notes)),
-        inputs=inputs.call(_named),
+        questions=tuple(inputs.call(questions)),
+        notes=tuple(inputs.call(notes)),
+        inputs=inputs.call(named),
+        summary=summary(verdict, findings, observed, left_open),
+        open=left_open,
         observed=observed,
     )
 
@@ -238,105 +226,3 @@ def _observed(log: Log | None, witnessed: Witnessed | None) -> Observed | None:
         return shown
     counted = witnessed.observed
     return shown if counted is None else replace(counted, crash=shown.crash if shown else "")
-
-
-def _verdict(findings: tuple[Finding, ...], signature: str | None, passed: list[str]) -> Verdict:
-    errors = [one for one in findings if one.severity is Severity.ERROR]
-    if signature == "dead" or any(one.confidence >= _SHAKY for one in errors):
-        return Verdict.BROKEN
-    if errors or any(one.severity is Severity.WARNING for one in findings) or signature in _DEAD:
-        return Verdict.SUSPECT
-    if signature in _USEFUL or all(code in passed for code in _DECISIVE):
-        return Verdict.HEALTHY
-    return Verdict.UNKNOWN
-
-
-def _questions(
-    verdict: Verdict,
-    given: Given,
-    earlier: Earlier,
-    observed: Observed | None,
-    vocabulary: DraftVocabulary | None,
-    engine: Engine | None,
-    launch: Launch | None,
-    algorithm: Algorithm | None,
-) -> list[str]:
-    questions = []
-    if vocabulary and vocabulary.proven is None and vocabulary.map.report.kind == "undecided":
-        questions += [f"token map: {text}" for text in vocabulary.map.report.open_questions]
-    if verdict is Verdict.HEALTHY or any(one.severity is Severity.ERROR for one in earlier):
-        return questions
-    if given.drafter is None:
-        questions.append(
-            "Which drafter is served? Give its folder: names, shapes and the token map decide most."
-        )
-    if engine is None or not engine.number:
-        questions.append("Which engine release serves it? Give --engine sglang==X.Y.Z.")
-    if given.target is None:
-        questions.append(
-            "Which target? Give --target with its config.json: layer ids and widths depend on it."
-        )
-    if launch is None and algorithm is None:
-        questions.append("How is it launched? Give --launch: the algorithm and the parallel size decide.")
-    if given.log is None and verdict is Verdict.UNKNOWN:
-        questions.append("What does the log say? Give --log with some decode lines.")
-    if observed and observed.signature in _DEAD and not earlier:
-        questions.append(
-            "Nothing given explains the acceptance: does the log belong to this drafter and release?"
-        )
-    return questions
-
-
-def _notes(
-    resolved: Resolved,
-    arguments: ServerArguments,
-    facts: EngineFacts | Missing,
-    engine: Engine | None,
-    launch: Launch | None,
-    load: Load | None,
-    target: TargetFolder | None,
-    log: Log | None,
-    witnessed: Witnessed | None,
-) -> list[str]:
-    notes = list(launch.notes) if launch else []
-    if resolved.note and engine is not None and engine.number:
-        notes.append(resolved.note)
-    if resolved.facts is not None and isinstance(facts, Missing):
-        notes.append(facts.reason)
-    if load is not None and any(stop.rule == "hidden size multiple of heads" for stop in load.stops):
-        notes.append(
-            "the config class of this release refuses a hidden_size that is no multiple of the heads"
-        )
-    if target is not None and target.error is not None:
-        notes.append(f"the target's folder: {target.error.problem}")
-    if launch and engine and launch.engine and launch.engine != engine.kind:
-        notes.append(f"the command launches {launch.engine}, and the engine given is {engine}")
-    for name, ours in (
-        ("speculative_algorithm", launch.algorithm if launch else None),
-        ("speculative_num_steps", launch.steps if launch else None),
-        ("tp_size", launch.tp if launch else None),
-    ):
-        theirs = arguments.get(name)
-        if ours is not None and theirs is not None and str(ours).upper() != str(theirs).upper():
-            notes.append(
-                f"the log's server ran with {name}={theirs}, the command says {ours}: is it another run?"
-            )
-    notes += log.notes if log else ()
-    notes += witnessed.notes if witnessed else ()
-    return list(dict.fromkeys(notes))
-
-
-def _named(
-    given: Given, engine: Engine | None, launch: Launch | None, witnessed: Witnessed | None
-) -> dict[str, str]:
-    """The inputs by name, as the report lists them."""
-    named = {
-        "drafter": getattr(given.drafter, "path", given.drafter),
-        "target": getattr(given.target, "path", given.target),
-        "engine": engine,
-        "log": given.log,
-        "events": witnessed.path if witnessed else None,
-        "text": given.text,
-        "launch": launch.algorithm or "given" if launch else None,
-    }
-    return {name: str(value) for name, value in named.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from eagle3lab.diagnosis.model import Diagnosis, Finding, Observed
-from eagle3lab.diagnosis.reports.text import SAYS, counts, observed_line, place
+from eagle3lab.diagnosis.reports.text import counts, observed_line, place
 from eagle3lab.page import page_around
 from eagle3lab.text import printable
 
@@ -14,7 +14,8 @@ _STYLE = """
 .e3l{font:15px/1.5 system-ui,sans-serif;max-width:60rem;color:inherit}
 .e3l h2{font-size:1.15rem;margin:0 0 .3rem}.e3l h3{font-size:1rem;margin:0 0 .2rem}
 .e3l .verdict{padding:.5rem .8rem;border-left:.4rem solid #888;background:#8881;margin-bottom:.8rem}
-.e3l .broken{border-color:#b3261e}.e3l .suspect{border-color:#b26a00}.e3l .healthy{border-color:#1b7f3b}
+.e3l .broken{border-color:#b3261e}.e3l .suspect{border-color:#b26a00}
+.e3l .healthy,.e3l .no-fault-found{border-color:#1b7f3b}
 .e3l article{border:1px solid #8885;border-radius:.3rem;padding:.6rem .8rem;margin:.6rem 0}
 .e3l .error h3::before{content:"\\25CF ";color:#b3261e}.e3l .warning h3::before{content:"\\25B2 ";color:#b26a00}
 .e3l .note h3::before{content:"\\25CB ";color:#2466a8}
@@ -30,7 +31,9 @@ def page(diagnosis: Diagnosis) -> str:
 def fragment(diagnosis: Diagnosis) -> str:
     """The diagnosis as one element, with its style."""
     parts = [f"<style>{_STYLE}</style>"]
-    parts.append(f'<div class="verdict {diagnosis.verdict}"><h2>{_text(SAYS[diagnosis.verdict])}</h2>')
+    parts.append(
+        f'<div class="verdict {diagnosis.verdict}"><h2>{_text(f"{diagnosis.verdict}: {diagnosis.summary}")}</h2>'
+    )
     given = ", ".join(f"{name}: {value}" for name, value in diagnosis.inputs.items())
     parts.append(f'<div class="dim">{_text(given)}</div>')
     if diagnosis.observed is not None:
@@ -40,7 +43,7 @@ def fragment(diagnosis: Diagnosis) -> str:
     parts += (_finding(finding) for finding in diagnosis.findings)
     if len(diagnosis.repair_order) > 1:
         parts.append(f"<p>Repair in this order: {_text(', '.join(diagnosis.repair_order))}</p>")
-    for heading, texts in (("Open", diagnosis.questions), ("Notes", diagnosis.notes)):
+    for heading, texts in (("Next", diagnosis.questions), ("Notes", diagnosis.notes)):
         if texts:
             items = "".join(f"<li>{_text(text)}</li>" for text in texts)
             parts.append(f"<h3>{heading}</h3><ul>{items}</ul>")

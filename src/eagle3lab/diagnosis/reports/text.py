@@ -11,16 +11,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-SAYS = {
-    Verdict.BROKEN: "broken: a fault is proven that stops the server or destroys acceptance",
-    Verdict.SUSPECT: "suspect: something is wrong or doubtful",
-    Verdict.HEALTHY: "healthy: everything that decides was looked at, and nothing is wrong",
-    Verdict.UNKNOWN: "unknown: too little was given to say",
-}
 _VERDICT_STYLE = {
     Verdict.BROKEN: "bold red",
     Verdict.SUSPECT: "bold yellow",
     Verdict.HEALTHY: "bold green",
+    Verdict.NO_FAULT_FOUND: "bold green",
     Verdict.UNKNOWN: "bold",
 }
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "cyan"}
@@ -40,14 +35,16 @@ def drawn(diagnosis: Diagnosis) -> list[RenderableType]:
     from rich.text import Text
 
     style = _VERDICT_STYLE[diagnosis.verdict]
-    lines: list[RenderableType] = [Text(SAYS[diagnosis.verdict], style=style)]
+    lines: list[RenderableType] = [
+        Text(f"{diagnosis.verdict}: {printable(diagnosis.summary, 1200)}", style=style)
+    ]
     if diagnosis.observed is not None:
         lines.append(Text(observed_line(diagnosis)))
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += [Text(""), *_finding(number, finding)]
     if len(diagnosis.repair_order) > 1:
         lines += [Text(""), Text("Repair in this order: " + ", ".join(diagnosis.repair_order))]
-    for heading, texts in (("Open", diagnosis.questions), ("Note", diagnosis.notes)):
+    for heading, texts in (("Next", diagnosis.questions), ("Note", diagnosis.notes)):
         if texts:
             lines.append(Text(""))
             lines += (Text(f"{heading}: {printable(text, 1200)}") for text in texts)

@@ -55,7 +55,7 @@ def test_gate(tmp_path: Path) -> None:
 
 def test_gate_lets_a_healthy_one_through(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, [*arguments("ok-steps-plus-one", tmp_path), "--gate"])
-    assert result.exit_code == 0 and result.stderr == "eagle3lab: healthy\n"
+    assert result.exit_code == 0 and result.stderr == "eagle3lab: no-fault-found\n"
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,6 @@ def test_healthy(trainer: Callable[[Case], tuple[str, ...]], tmp_path: Path) -> 
     for release in trainer(case):
         diagnosis = run(case | {"engine": f"sglang=={release}"}, tmp_path / release)
         loud = [(one.fault, one.title) for one in diagnosis.findings if one.severity != "note"]
-        if loud or diagnosis.verdict is not Verdict.HEALTHY:
+        if loud or diagnosis.verdict is not Verdict.NO_FAULT_FOUND:
             wrong.append(f"{release}: {diagnosis.verdict} {loud}")
     assert not wrong, "\n".join(wrong)

@@ -6,6 +6,7 @@ them, so that a diagnosis without a log imports no numpy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # Inputs that are another module's type, under the name by which checks ask for them.
 Config: TypeAlias = "DrafterConfig"
 RawConfig: TypeAlias = Mapping[str, Any]
+RawTarget: TypeAlias = Mapping[str, Any]
 Target: TypeAlias = TargetConfig
 Engine: TypeAlias = Release
 Sglang: TypeAlias = Release
@@ -89,17 +91,30 @@ class DrafterFolder:
 
 
 @provider
-def _drafter_folder(given: Given) -> DrafterFolder | Missing:
+def _drafter_folder(given: Given, launch: Launch | None, started: Started | None) -> DrafterFolder | Missing:
     from eagle3lab.checkpoint import open_checkpoint
 
-    if given.drafter is None:
-        return Missing("no drafter given")
-    if not isinstance(given.drafter, Path):
-        return DrafterFolder(given.drafter.path, given.drafter, None)
+    named = launch.drafter if launch else started.drafter if started else None
+    place = given.drafter or _folder_named(named, launch)
+    if place is None:
+        return Missing(f"the drafter that is named, {named}, is not here" if named else "no drafter given")
+    if not isinstance(place, Path):
+        return DrafterFolder(place.path, place, None)
     try:
-        return DrafterFolder(given.drafter, open_checkpoint(given.drafter), None)
+        return DrafterFolder(place, open_checkpoint(place), None)
     except InputError as error:
-        return DrafterFolder(given.drafter, None, error)
+        return DrafterFolder(place, None, error)
+
+
+def _folder_named(name: str | None, launch: Launch | None) -> Path | None:
+    """The folder that a command or a log names, from here or from where the command's file lies; None if not here."""
+    if not name or "\0" in name or len(name) > 4096:
+        return None
+    beside = (launch.path.parent,) if launch and launch.path else ()
+    try:
+        return next((place / name for place in (Path(), *beside) if (place / name).is_dir()), None)
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -168,12 +183,55 @@ def _raw_config(folder: DrafterFolder) -> RawConfig | Missing:
 
 
 @provider
-def _config(folder: DrafterFolder) -> Config | Missing:
+def _config(folder: DrafterFolder, own: OwnMtp | None) -> Config | Missing:
+    if own is not None:
+        return Missing("the drafter is the target's own prediction layer")
     unread = Missing("the drafter's config.json cannot be read as a drafter's")
     try:
         return unread if folder.checkpoint is None else folder.checkpoint.config
     except InputError:
         return unread
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMtp:
+    """What shows that the drafter is the target's own multi-token-prediction layer, in sentences."""
+
+    seen: tuple[str, ...]
+
+
+_LAYERS_OF_ITS_OWN = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+_MTP_TENSORS = ("eh_proj.weight", "enorm.weight", "hnorm.weight")
+
+
+@provider
+def _own_mtp(
+    folder: DrafterFolder | None, target: TargetFolder | None, launch: Launch | None
+) -> OwnMtp | Missing:
+    checkpoint = folder.checkpoint if folder else None
+    names = tuple(checkpoint.tensors) if checkpoint else ()
+    said = []
+    if launch is not None and launch.drafter is not None and launch.drafter == launch.model:
+        said.append(f"the command names the same folder, {launch.model}, as target and as drafter")
+    elif folder is not None and target is not None and folder.path.resolve() == target.path.resolve():
+        said.append("target and drafter are the same folder")
+    raw = checkpoint.raw_config if checkpoint is not None and checkpoint.has_config else {}
+    inner = raw.get("text_config")
+    stated = {**raw, **(inner if isinstance(inner, dict) else {})}
+    own = [name for name in names if name.endswith(_MTP_TENSORS)]
+    fused = any(name == "d2t" or name.endswith("fc.weight") for name in names)
+    if own and not fused:
+        layers = next((f"{key} is {stated[key]}" for key in _LAYERS_OF_ITS_OWN if stated.get(key)), "")
+        said.append(f"{own[0]} is a tensor of such a layer{f', and {layers}' if layers else ''}")
+    return OwnMtp(tuple(said)) if said else Missing("the drafter is no prediction layer of the target")
+
+
+def layers_of_its_own(target: TargetFolder | None) -> str:
+    """The config field by which a target states prediction layers of its own, with its value; empty without."""
+    raw = target.checkpoint.raw_config if target is not None and target.checkpoint is not None else {}
+    inner = raw.get("text_config")
+    stated = {**raw, **(inner if isinstance(inner, dict) else {})}
+    return next((f"{key} is {stated[key]}" for key in _LAYERS_OF_ITS_OWN if stated.get(key)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,29 +271,38 @@ class TargetFolder:
 
 
 @provider
-def _target_folder(given: Given) -> TargetFolder | Missing:
+def _target_folder(given: Given, launch: Launch | None, started: Started | None) -> TargetFolder | Missing:
     from eagle3lab.checkpoint import open_checkpoint
 
-    if given.target is None:
-        return Missing("no target config given")
-    if not isinstance(given.target, Path):
-        return TargetFolder(given.target.path, given.target, None)
+    named = launch.model if launch else started.target if started else None
+    place = given.target or _folder_named(named, launch)
+    if place is None:
+        return Missing(
+            f"the target that is named, {named}, is not here" if named else "no target config given"
+        )
+    if not isinstance(place, Path):
+        return TargetFolder(place.path, place, None)
     try:
-        checkpoint = open_checkpoint(given.target)
+        checkpoint = open_checkpoint(place)
         _ = checkpoint.raw_config
-        return TargetFolder(given.target, checkpoint, None)
+        return TargetFolder(place, checkpoint, None)
     except InputError as error:
-        return TargetFolder(given.target, None, error)
+        return TargetFolder(place, None, error)
 
 
 @provider
-def _target(folder: TargetFolder) -> Target | Missing:
-    """The target's config, also where its weights are damaged or incomplete: it says enough for most checks."""
+def _raw_target(folder: TargetFolder) -> RawTarget | Missing:
+    """The target's config.json, also where its weights are damaged or incomplete: it says enough for most checks."""
     from eagle3lab.checkpoint.store import CONFIG_FILE
     from eagle3lab.diagnosis.tokenizer import read_json
 
     raw = folder.checkpoint.raw_config if folder.checkpoint else read_json(folder.path, CONFIG_FILE)
-    return Missing("the target's config.json cannot be read") if raw is None else read_target(raw)
+    return Missing("the target's config.json cannot be read") if raw is None else raw
+
+
+@provider
+def _target(raw: RawTarget) -> Target:
+    return read_target(raw)
 
 
 # ---- engine -----------------------------------------------------------------------------------------------------
@@ -256,27 +323,107 @@ class Resolved:
     note: str
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What the log's first lines say of the server: None for what they do not.
+
+    Attributes:
+        engine: Engine, and release where it is printed.
+        method: The speculative method, as printed.
+        target: The target's path.
+        drafter: The drafter's.
+        architectures: The classes that were resolved, in the order of print.
+        start_line: The line that says it, shortened; empty without one.
+    """
+
+    engine: Release | None
+    method: str | None
+    target: str | None
+    drafter: str | None
+    architectures: tuple[str, ...]
+    start_line: str = ""
+
+
+_VLLM_START = re.compile(rb"Initializing a V\d LLM engine \(v([^)\s]{1,60})\) with config: ([^\n]{0,2000})")
+_VLLM_VERSION = re.compile(rb"vLLM API server version (\S{1,60})|vllm[/ ]version[:= ]+(\S{1,60})")
+_ARCHITECTURE = re.compile(rb"Resolved architecture: (\w{1,80})")
+_OF_VLLM = re.compile(rb"SpecDecoding metrics|EngineCore|vllm/v1/|\(APIServer pid=")
+_OF_SGLANG = re.compile(rb"server_args=ServerArgs\(|Decode batch|sglang/srt/")
+_START = 1 << 22
+
+
 @provider
-def _resolved(given: Given, launch: Launch | None) -> Resolved:
-    if given.engine is None:
-        kind = launch.engine if launch else None
-        return Resolved(Release(kind) if kind else None, None, "no engine release given")
+def _started(given: Given) -> Started | Missing:
+    if given.log is None:
+        return Missing("no log given")
+    from eagle3lab.acceptance.lines import open_log
+
+    with open_log(given.log) as stream:
+        text = stream.read(_START)
+    shown = tuple(dict.fromkeys(name.decode() for name in _ARCHITECTURE.findall(text)))
+    start = _VLLM_START.search(text)
+    if start is None:
+        version = _VLLM_VERSION.search(text)
+        number = next(filter(None, version.groups()), b"").decode("ascii", "replace") if version else ""
+        kind = "vllm" if version or _OF_VLLM.search(text) else "sglang" if _OF_SGLANG.search(text) else ""
+        return Started(_release_named(kind, number), None, None, None, shown)
+    config = start[2].decode("utf-8", "replace")
+    speculative = config.partition("speculative_config=")[2].partition(")")[0]
+
+    def stated(key: str, text: str) -> str | None:
+        found = re.search(rf"\b{key}='([^']{{1,400}})'", text)
+        return found[1] if found else None
+
+    return Started(
+        _release_named("vllm", start[1].decode("ascii", "replace")),
+        stated("method", speculative),
+        stated("model", config.partition("speculative_config=")[0]),
+        stated("model", speculative),
+        shown,
+        f"vLLM v{start[1].decode('ascii', 'replace')}: {speculative})",
+    )
+
+
+def _release_named(kind: str, number: str) -> Release | None:
+    try:
+        return parse_release(f"{kind}=={number}" if number else kind) if kind else None
+    except InputError:
+        return Release(kind)
+
+
+@provider
+def _resolved(given: Given, launch: Launch | None, started: Started | None) -> Resolved:
+    shown = started.engine if started else None
+    spec = given.engine
+    if spec is None and launch is not None and launch.engine and (not shown or shown.kind != launch.engine):
+        shown = Release(launch.engine)
+    if spec is None and (shown is None or not shown.number):
+        return Resolved(shown, None, "no engine release given")
     from eagle3lab.engines.atlas.resolve import is_path, resolve_release
 
-    if given.engine.strip() != INSTALLED and not is_path(given.engine):
-        named = parse_release(given.engine)
+    spec = spec or str(shown)
+    if spec.strip() != INSTALLED and not is_path(spec):
+        named = parse_release(spec)
         if not named.simulated:
-            return Resolved(named, None, f"{named.kind} is not simulated")
+            return Resolved(
+                named, None, f"{named.name} is not simulated: what does not depend on the engine is checked"
+            )
         if not named.number:
             return Resolved(named, None, "no engine release given")
         if named.kind == "vllm":
-            return Resolved(named, None, "of vLLM, diagnosis knows the load and some rules")
+            return Resolved(named, None, _vllm_note(named))
         if nearest_known(named) is None:
             return Resolved(named, None, f"no facts about {named}")
-    found = resolve_release(given.engine)
+    found = resolve_release(spec)
     if found.release.kind == "vllm":
-        return Resolved(found.release, None, "of vLLM, diagnosis knows the load and some rules")
+        return Resolved(found.release, None, _vllm_note(found.release))
     return Resolved(found.release, found.facts, "; ".join(found.notes))
+
+
+def _vllm_note(named: Release) -> str:
+    near = nearest_known(named)
+    facts = f"; its facts are those of {near}" if near is not None and near.number != named.number else ""
+    return f"of vLLM, diagnosis knows the load, the captured layers and some rules{facts}"
 
 
 @provider
@@ -400,8 +547,12 @@ def _server_arguments(log: Log | None) -> ServerArguments:
 
 
 @provider
-def _algorithm(launch: Launch | None, arguments: ServerArguments) -> Algorithm | Missing:
+def _algorithm(
+    launch: Launch | None, arguments: ServerArguments, started: Started | None
+) -> Algorithm | Missing:
     """The speculative algorithm: of the command, else of the server's own arguments."""
+    if launch is None and started is not None and started.method is not None:
+        return started.method
     stated = launch.algorithm if launch else arguments.get("speculative_algorithm")
     if not isinstance(stated, str):
         return Missing("neither a launch command nor a log names the speculative algorithm")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from eagle3lab.engines.loading import LoadPlan, ParameterPlan, TensorPlan
 
 _STOPS = 4
+_PASSED_OVER = 3
 _EMPTY = frozenset({"left as initialised", "partly loaded"})
 
 
@@ -41,12 +42,14 @@ class Load:
         rejected: The tensor at which the first or the last rank stops: what is too short for its parameter fits the
             first rank's part and not the last one's.
         unread: Tensors that are cut, or filled up where that moves heads: name, and what happens.
+        beyond: The load without the tensors at which it stops; None where it stops at none.
     """
 
     stops: tuple[Stop, ...]
     plan: LoadPlan
     rejected: TensorPlan | None
     unread: tuple[tuple[str, str], ...]
+    beyond: LoadPlan | None = None
 
     @property
     def empty(self) -> tuple[ParameterPlan, ...]:
@@ -68,8 +71,8 @@ class Load:
 
     @property
     def dropped(self) -> tuple[TensorPlan, ...]:
-        """Tensors that reach nothing, without a word."""
-        return self.plan.tensors_with("dropped")
+        """Tensors that reach nothing, without a word; also those behind a tensor at which the load stops."""
+        return (self.beyond or self.plan).tensors_with("dropped")
 
 
 def simulate(
@@ -97,7 +100,9 @@ def simulate(
         if plan.construction_error is None or len(stops) == _STOPS:
             whole = plan if tp == 1 else simulate_once(config, tensors, facts, 1)
             last = plan if tp == 1 else simulate_once(config, tensors, facts, tp, tp - 1)
-            return Load(tuple(stops), plan, plan.rejected or last.rejected, tuple(_unread(whole, tensors)))
+            rejected = plan.rejected or last.rejected
+            beyond = _beyond(config, tensors, facts, rejected)
+            return Load(tuple(stops), plan, rejected, tuple(_unread(whole, tensors)), beyond)
         rule = _rule(facts, plan.construction_error.type, plan.construction_error.message)
         error = f"{plan.construction_error.type}: {plan.construction_error.message}"
         stops.append(Stop(rule.rule if rule else "", error, str(rule.source) if rule else ""))
@@ -107,6 +112,23 @@ def simulate(
         if changed is None:
             return Load(tuple(stops), plan, None, ())
         config, tp = changed
+
+
+def _beyond(
+    config: DrafterConfig, tensors: tuple[TensorInfo, ...], facts: EngineFacts, rejected: TensorPlan | None
+) -> LoadPlan | None:
+    """The load of one rank with what stops it left out, so that what comes after is seen as well."""
+    from eagle3lab.engines.loading import simulate as simulate_once
+
+    plan = None
+    for _ in range(_PASSED_OVER):
+        if rejected is None:
+            break
+        name = rejected.name
+        tensors = tuple(one for one in tensors if one.name != name)
+        plan = simulate_once(config, tensors, facts, 1)
+        rejected = plan.rejected
+    return plan
 
 
 def _unread(plan: LoadPlan, tensors: tuple[TensorInfo, ...]) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ _UP, _DOWN = 1.4, 0.5
 # What is expected of a fault's impact counts as much as this many measurements of the fault.
 _EXPECTED = 2
 _LIKELY = 0.6
+_PROVEN = 0.9
 
 # Signature → the impacts that produce it, and those that cannot.
 _FITS: dict[str, tuple[frozenset[Impact], frozenset[Impact]]] = {
@@ -129,7 +130,10 @@ def _doubted(finding: Finding, observed: Observed, *, served: bool, crash: Crash
 
 
 def _score(finding: Finding, observed: Observed | None, crash: Crash | None) -> tuple[float, str]:
-    score = _BASE[finding.impact] * _GRAVITY[finding.severity] * (0.5 + finding.confidence / 2)
+    # What is proven to stop the server is met in the order of start-up, however sure each of them is.
+    proven = finding.impact is Impact.STOPS and finding.confidence >= _PROVEN
+    confidence = 1.0 if proven else finding.confidence
+    score = _BASE[finding.impact] * _GRAVITY[finding.severity] * (0.5 + confidence / 2)
     if observed is None:
         return score, ""
     if crash is not None:

@@ -180,8 +180,8 @@ def examine(inputs: Inputs) -> Diagnosis:
     findings = ranking.ranked(found, observed, crash, served=served)
     verdict = verdict_of(findings, observed, passed)
     inputs.values["Verdict"] = verdict
-    given, launch, target = inputs.get("Given"), inputs.value("Launch"), inputs.value("TargetFolder")
-    left_open = open_questions(given, skipped, passed, observed, launch, target)
+    launch, drafter, target = map(inputs.value, ("Launch", "DrafterFolder", "TargetFolder"))
+    left_open = open_questions(skipped, passed, observed, launch, drafter, target)
     return Diagnosis(
         verdict=verdict,
         findings=findings,

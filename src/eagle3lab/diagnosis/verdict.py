@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from eagle3lab.diagnosis.framework import Missing
 from eagle3lab.diagnosis.inputs import (
     Algorithm,
+    DrafterFolder,
     DraftVocabulary,
     Earlier,
     Engine,
@@ -97,11 +98,11 @@ def next_step(observed: Observed) -> str:
 
 
 def open_questions(
-    given: Given,
     skipped: list[Skipped],
     passed: list[str],
     observed: Observed | None,
     launch: Launch | None,
+    drafter: DrafterFolder | None,
     target: TargetFolder | None,
 ) -> tuple[str, ...]:
     """What the files, the command and the log that were given leave open."""
@@ -110,9 +111,7 @@ def open_questions(
         left.append("what is accepted (no log with decode lines, run or events)")
     if target is not None and target.error is not None:
         left.append(f"the target, whose folder {target.error.problem}")
-    named = (
-        {"target": (launch.model, given.target), "drafter": (launch.drafter, given.drafter)} if launch else {}
-    )
+    named = {"target": (launch.model, target), "drafter": (launch.drafter, drafter)} if launch else {}
     left += [
         f"the {what} that the command names, {path}, which cannot be opened here"
         for what, (path, opened) in named.items()

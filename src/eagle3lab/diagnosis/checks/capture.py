@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from eagle3lab.diagnosis.framework import SkipCheck, check
 from eagle3lab.diagnosis.inputs import (
@@ -11,11 +12,17 @@ from eagle3lab.diagnosis.inputs import (
     Config,
     Engine,
     Head,
+    RawConfig,
+    RawTarget,
     ServerArguments,
     Sglang,
+    SglangRelease,
+    Started,
     Target,
     TargetFolder,
     Tensors,
+    Vllm,
+    VllmRelease,
 )
 from eagle3lab.diagnosis.load import Load
 from eagle3lab.diagnosis.log import Log
@@ -26,7 +33,8 @@ from eagle3lab.engines.extract.model import ReleaseFacts
 from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.launch.reading import Launch
 from eagle3lab.engines.loading.plan import TensorPlan
-from eagle3lab.engines.release import or_later
+from eagle3lab.engines.messages import Lack
+from eagle3lab.engines.release import Release, or_later
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."
@@ -529,3 +537,76 @@ def engine_defect(
             "Serve without --pp-size.",
             confidence=0.7,
         )
+
+
+# Keys under which trainers name the layers whose outputs fc fuses, and which no engine reads.
+_KEYS_OF_TRAINERS = ("target_layer_ids", "aux_layer_ids", "aux_hidden_state_layers", "eagle_layer_ids")
+
+
+@check(
+    "E3L-C12",
+    "capture.ids-ignored",
+    impact=Impact.PARTIAL,
+    effect=_OTHER,
+)
+def ids_of_the_trainer(config: Config, raw: RawConfig, head: Head, engine: Engine) -> Iterator[Finding]:
+    """Layer ids stand under a trainer's own key, which no engine reads.
+
+    Seen: `target_layer_ids` or another key of a trainer lists layers, and neither `eagle_config` nor the top level has
+        `eagle_aux_hidden_state_layer_ids`.
+    Why: DeepSpec and NeMo Automodel keep the layers of the target under names of their own.
+    Effect: The engine takes its default layers, and builds fc for three of them.
+    Repair: Write the list into `eagle_config` for SGLang, each id plus one at the top level for vLLM.
+    Sources: DeepSpec `deepspec/modeling/eagle3/common.py`; SGLang `spec_aux_hidden_state.py`.
+    """
+    if not head.eagle3 or config.aux_hidden_state_layer_ids is not None:
+        return
+    key = next((one for one in _KEYS_OF_TRAINERS if _whole_numbers(raw.get(one))), None)
+    if key is None:
+        return
+    ids = list(raw[key])
+    inputs = [one + 1 for one in ids]
+    yield Finding(
+        f"The layer ids stand under {key}, which no engine reads",
+        (
+            seen(f"{key} is {ids}", _CONFIG),
+            seen("eagle_aux_hidden_state_layer_ids is stated nowhere", _CONFIG),
+        ),
+        f'Write "eagle_aux_hidden_state_layer_ids": {inputs} at the top level of config.json.'
+        if engine.kind == "vllm"
+        else f'Write "eagle_config": {{"eagle_aux_hidden_state_layer_ids": {ids}}} into config.json.',
+        confidence=0.9,
+    )
+
+
+def _whole_numbers(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
+@check(
+    "E3L-C13",
+    "capture.algorithm",
+    after=("capture.algorithm", "flags.method"),
+    effect="No auxiliary states are captured, and the drafter reads a state that it was not trained on.",
+)
+def method_in_the_log(started: Started, vllm: Vllm, log: Log) -> Iterator[Finding]:
+    """The log's own start line serves an EAGLE-3 class with another method.
+
+    Seen: vLLM resolved an EAGLE-3 class for the drafter, and its start line names another method than eagle3.
+    Why: `"method": "eagle"` is for EAGLE-1/2 heads; the class is chosen by the head's config all the same.
+    Effect: The target hands over one state, fc does not see what it was trained on: next to nothing is accepted.
+    Repair: `"method": "eagle3"`.
+    Sources: vLLM `config/speculative.py`, `v1/spec_decode/eagle.py`.
+    """
+    classes = [name for name in started.architectures if "eagle3" in name.lower()]
+    if not classes or started.method is None or started.method.lower() == "eagle3":
+        return
+    yield Finding(
+        f"The server drafts with method {started.method}, and its drafter is an EAGLE-3 head",
+        (
+            seen(f"the start line: {started.start_line}", log.path),
+            seen(f"the drafter's class was resolved as {classes[0]}", log.path),
+        ),
+        'Use "method": "eagle3" in --speculative-config.',
+        confidence=0.9,
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3lab.diagnosis.framework import SkipCheck, check
-from eagle3lab.diagnosis.inputs import Algorithm, Head, Sglang, SglangRelease
+from eagle3lab.diagnosis.framework import SkipCheck, check, listed
+from eagle3lab.diagnosis.inputs import Algorithm, Earlier, Head, OwnMtp, Sglang, SglangRelease
 from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 from eagle3lab.engines.launch.reading import Launch
@@ -214,3 +214,76 @@ def incompatible(launch: Launch, engine: SglangRelease) -> Iterator[Finding]:
             f"Serve without LoRA, or use {or_later('allows LoRA with EAGLE3')}.",
             confidence=0.95,
         )
+
+
+@check(
+    "E3L-G06",
+    "flags.own-mtp",
+    impact=Impact.STOPS,
+    effect="The layer is asked for a token map and auxiliary states that it does not have: the server stops.",
+)
+def own_mtp(own: OwnMtp, launch: Launch | None, algorithm: Algorithm | None) -> Iterator[Finding]:
+    """The drafter is the target's own prediction layer, served as an EAGLE-3 head.
+
+    Seen: Target and drafter are one folder, or the drafter's tensors are those of such a layer (eh_proj, enorm,
+        hnorm), and the algorithm is EAGLE3.
+    Why: GLM, DeepSeek, Qwen3.5 and others ship a multi-token-prediction layer, which is served with EAGLE.
+    Effect: AttributeError: the class of the layer has no `set_embed` and no token map.
+    Repair: `--speculative-algorithm EAGLE` (NEXTN) and no draft path; vLLM: `"method": "mtp"`.
+    Sources: SGLang `models/deepseek_nextn.py`, `arg_groups/speculative_hook.py`; sgl-project/sglang#36829.
+    """
+    if algorithm is None or algorithm.upper() != "EAGLE3":
+        return
+    vllm = launch is not None and launch.engine == "vllm"
+    yield Finding(
+        "The drafter is the target's own prediction layer, and it is served as an EAGLE-3 head",
+        (*map(seen, own.seen), seen(f"the algorithm is {algorithm}")),
+        'Use "method": "mtp" in --speculative-config, without "model".'
+        if vllm
+        else "Use --speculative-algorithm EAGLE (NEXTN is another name for it) and leave out the draft path.",
+        confidence=0.95,
+    )
+
+
+@check(
+    "E3L-G07",
+    "flags.incompatible",
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    effect="A variable of the command may change what target or drafter compute.",
+)
+def unweighed(launch: Launch, log: Log, earlier: Earlier) -> Iterator[Finding]:
+    """Acceptance is poor, nothing explains it, and the command sets variables whose effect is not known here.
+
+    Seen: Variables of the engine or of a plug-in for other hardware (VLLM_ASCEND_*, SGLANG_*) are set, and the log
+        shows poor acceptance that no file explains.
+    Why: Such switches change parallelism, kernels or precision, and seldom are tried with speculation.
+    Effect: Unknown; with vLLM-Ascend's FLASHCOMM1 the first position fell from 0.6 to 0.2.
+    Repair: Serve once without each of them.
+    Sources: vllm-project/vllm-ascend#5825.
+    """
+    names = launch.unweighed()
+    if not names:
+        return
+    if log.observed.signature not in _POOR or any(one.severity is not Severity.NOTE for one in earlier):
+        raise SkipCheck("acceptance is not poor, or another finding explains it")
+    yield Finding(
+        f"The command sets what is not weighed here: {listed(names)}",
+        (
+            seen(log.observed.reason, log.path),
+            *(seen(f"{name}={launch.environment[name]}") for name in names[:4]),
+        ),
+        f"Serve once without {listed(names)}, and compare.",
+        confidence=0.6,
+    )
+
+
+_POOR = (
+    "dead",
+    "near-dead",
+    "random-head",
+    "partial",
+    "weak-training",
+    "below-expectation",
+    "recurrence-cliff",
+)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from eagle3lab.checkpoint.config import look_up
+from eagle3lab.checkpoint.config import ABSENT, look_up
 from eagle3lab.diagnosis.framework import Missing, SkipCheck, check
 from eagle3lab.diagnosis.inputs import (
     Algorithm,
@@ -195,12 +196,43 @@ def config_value(
             )
     if load is not None:
         yield from _map_without_a_place(config, load)
+    yield from _wrong_types(config, engine)
     rule = "fails on a null eagle_config"
     if engine and look_up(config.raw, "eagle_config") is None and engine.holds(rule):
         yield Finding(
             "eagle_config is null, on which this release stops",
             (seen("eagle_config is null", _CONFIG), seen(engine.source(rule))),
             "Leave eagle_config out, or write the layer ids into it.",
+        )
+
+
+# Fields of Llama's config class that may not be null, with the type that transformers demands.
+_TYPED = {
+    **dict.fromkeys(("use_cache", "attention_bias", "mlp_bias", "tie_word_embeddings"), bool),
+    **dict.fromkeys(("rms_norm_eps", "initializer_range"), float),
+    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"), int),
+    "max_position_embeddings": int,
+    "hidden_act": str,
+}
+
+
+def _wrong_types(config: Config, engine: Engine | None) -> Iterator[Finding]:
+    """Fields of a type that the config class of the release's transformers refuses."""
+    rule = "checks the types of config fields"
+    if engine is None or not engine.holds(rule) or config.dialect == "speculators":
+        return
+    for field, kind in _TYPED.items():
+        value = config.raw.get(field, ABSENT)
+        if value is ABSENT or type(value) in ((int, float) if kind is float else (kind,)):
+            continue
+        yield Finding(
+            f"{field} is {json.dumps(value)[:60]}, which the config class of this release refuses",
+            (
+                seen(f"{field} is {json.dumps(value)[:60]}, not of type {kind.__name__}", _CONFIG),
+                seen(engine.source(rule)),
+            ),
+            f"State {field}, or leave the key out.",
+            confidence=0.95 if engine.kind == "sglang" else 0.8,
         )
 
 

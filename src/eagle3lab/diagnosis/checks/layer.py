@@ -149,7 +149,9 @@ def _first_with(engine: Engine, switch: str) -> str | None:
     impact=Impact.LATER,
     effect="The first draft is right; later ones start from a state of another scale than in training.",
 )
-def norm_output(config: Config, engine: SglangRelease, tensors: Tensors | None) -> Iterator[Finding]:
+def norm_output(
+    config: Config, engine: SglangRelease, tensors: Tensors | None, facts: EngineFacts | None
+) -> Iterator[Finding]:
     """norm_output means something else to the trainer than to this release, or is ignored.
 
     Seen: `norm_output` is true on a release that does not read it, or was written by SpecForge, which means a norm
@@ -162,8 +164,10 @@ def norm_output(config: Config, engine: SglangRelease, tensors: Tensors | None) 
     if not config.norm_output:
         return
     place = config.sources["norm_output"]
-    if not engine.holds("reads norm_output"):
-        first = engine.since("reads norm_output")
+    served = facts.serving(config.architectures) if facts is not None else None
+    unread = served is not None and served.joins_halves and "norm_output" not in served.switches
+    if unread or not engine.holds("reads norm_output"):
+        first = _first_with(engine, "norm_output") if unread else engine.since("reads norm_output")
         yield Finding(
             "norm_output is true, and this release does not read it",
             (seen(f"{place} is true", _CONFIG), seen(f"SGLang reads it from {first} on")),

@@ -25,7 +25,7 @@ _ANOTHER = "Serve the head with the target it was trained for."
 _WRONG_MAP = ("vocab.absolute", "vocab.double-offset", "vocab.missing", "vocab.zero", "vocab.range")
 # Below this share of a text, even a perfect head of this vocabulary is worth little.
 _POOR = 0.7
-_WEAK = ("weak-training", "partial", "below-expectation")
+_WEAK = ("weak-training", "partial", "below-expectation", "recurrence-cliff", "dead-positions")
 _FOLDERS = frozenset(
     {
         "models",
@@ -326,7 +326,7 @@ def coverage(text: Text, drafted: DraftedIds, launch: Launch | None) -> Iterator
     impact=Impact.PARTIAL,
     effect="The head is wired right and predicts badly.",
 )
-def weak(log: Log, earlier: Earlier) -> Iterator[Finding]:
+def weak(log: Log, earlier: Earlier, tensors: Tensors | None) -> Iterator[Finding]:
     """Wired right, and acceptance decays smoothly from a low start.
 
     Seen: Some drafts are accepted, later positions fall off smoothly, and no other fault explains the loss.
@@ -341,13 +341,69 @@ def weak(log: Log, earlier: Earlier) -> Iterator[Finding]:
     if any(one.severity is not Severity.NOTE and one.impact is not Impact.NONE for one in earlier):
         raise SkipCheck("another finding explains the loss")
     sure = observed.signature == "weak-training"
+    later = observed.signature in ("recurrence-cliff", "dead-positions")
+    layers = tensors.layers if tensors is not None else 1
     yield Finding(
-        "The head is wired right as far as can be seen, and predicts badly",
+        "The first draft is good and later ones are not: the head fails on what it hands itself"
+        if later
+        else "The head is wired right as far as can be seen, and predicts badly",
         (
             seen(observed.reason, log.path),
             *([seen("positions: " + ", ".join(f"{share:.2f}" for share in observed.per_position))]
               if observed.per_position else []),
+            *([seen(f"the weights hold {layers} decoder layers")] if later and layers > 1 else []),
         ),
-        "Train longer, or on this target's own answers in the chat template being served.",
+        "Train with as many steps as are drafted (training-time test), and compare with one draft step."
+        if later
+        else "Train longer, or on this target's own answers in the chat template being served.",
         confidence=0.7 if sure else 0.5,
     )  # fmt: skip
+
+
+_COMPLETIONS = re.compile(rb'"POST /(?:v1/completions|generate)\b[^"]{0,40}" 200')
+_CHATS = re.compile(rb'"POST /v1/(?:chat/completions|messages|responses)\b')
+
+
+@check(
+    "E3L-T09",
+    "training.pairing",
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    effect="The head sees text without the chat template that it was trained on: it predicts next to nothing.",
+)
+def raw_prompts(log: Log, earlier: Earlier) -> Iterator[Finding]:
+    """The requests were sent as raw prompts, without the chat template.
+
+    Seen: Acceptance is poor, nothing else explains it, and the log's requests all go to /v1/completions or /generate.
+    Why: Benchmarks send raw prompts by default, and heads are trained on answers in the chat template.
+    Effect: Between one and 1.2 tokens a step for a head that reaches 2.5 with the template.
+    Repair: Send the requests to /v1/chat/completions, or apply the template to the prompts.
+    Sources: InferenceX#1737: 1.09 with raw prompts, 2.3 to 2.7 with the template.
+    """
+    if log.observed.signature not in (*_WEAK, "dead", "near-dead", "random-head"):
+        raise SkipCheck("acceptance is not poor, or was not observed")
+    if any(
+        one.severity is not Severity.NOTE and one.impact is not Impact.NONE
+        for one in earlier
+        if one.fault != "training.weak"
+    ):
+        raise SkipCheck("another finding explains the loss")
+    from eagle3lab.acceptance.lines import open_log
+
+    with open_log(log.path) as stream:
+        text = stream.read(1 << 24)
+    sent = len(_COMPLETIONS.findall(text))
+    if not sent or _CHATS.search(text):
+        return
+    yield Finding(
+        "The requests are raw prompts: were they in the chat template that the head was trained on?",
+        (
+            seen(
+                f"{sent} requests went to /v1/completions or /generate, none to /v1/chat/completions",
+                log.path,
+            ),
+            seen(log.observed.reason, log.path),
+        ),
+        "Send the same requests to /v1/chat/completions, and compare before blaming the head.",
+        confidence=0.7,
+    )

@@ -57,7 +57,7 @@ def test_codes_are_stable() -> None:
         "C": 13,
         "L": 11,
         "G": 7,
-        "R": 5,
+        "R": 6,
         "M": 2,
         "T": 9,
         "E": 3,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.model import Observed
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from eagle3lab.acceptance.tracebacks import Death
 
 _PLOTTED = 200
+# Measurements in a row that make a stretch.
+_STRETCH = 3
 _REPEATED = re.compile(r"'text': '(.)\1{24,}")
 
 
@@ -63,13 +67,32 @@ class Log:
             crash,
         )
 
+    @property
+    def dip(self) -> tuple[float, float, float] | None:
+        """Mean accept lengths before, in and after a stretch in which acceptance was lost and came back; else None."""
+        values = [value for value in self._lengths() if value == value]
+        if len(values) < 3 * _STRETCH:
+            return None
+        border = (min(values) + max(values)) / 2
+        runs = [list(run) for _, run in groupby(values, key=lambda value: value >= border)]
+        for before, low, after in zip(runs, runs[1:], runs[2:], strict=False):
+            if before[0] >= border and min(map(len, (before, low, after))) >= _STRETCH:
+                means = fmean(before), fmean(low), fmean(after)
+                if means[1] - 1 < (min(means[0], means[2]) - 1) / 2:
+                    return means
+        return None
+
     def _history(self) -> tuple[float, ...]:
-        if self.report is None or not self.report.columns["lines"]:
-            return ()
-        columns = self.report.columns
-        values = [total / lines for total, lines in zip(columns["length_sum"], columns["lines"], strict=True)]
-        stride = -(-len(values) // _PLOTTED)
+        values = self._lengths()
+        stride = -(-len(values) // _PLOTTED) or 1
         return tuple(round(value, 3) for value in values[::stride] if value == value)
+
+    def _lengths(self) -> list[float]:
+        """Accept lengths over time, NaN where nothing was drafted."""
+        if self.report is None or not self.report.columns["lines"]:
+            return []
+        columns = self.report.columns
+        return [total / lines for total, lines in zip(columns["length_sum"], columns["lines"], strict=True)]
 
 
 def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int | None) -> Log:

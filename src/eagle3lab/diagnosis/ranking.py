@@ -37,7 +37,7 @@ _FITS: dict[str, tuple[frozenset[Impact], frozenset[Impact]]] = {
 # Signatures that a finding of their own explains.
 _OWN = {
     "switched-off": ("runtime.switched-off",),
-    "drift": ("runtime.drift",),
+    "drift": ("runtime.drift", "runtime.cache"),
     "collapse": ("runtime.degenerate",),
     "not-speculating": ("runtime.not-speculating", "flags.method"),
     "no-data": ("metric.no-data",),

@@ -14,6 +14,7 @@ from eagle3lab.diagnosis.inputs import (
     Earlier,
     Engine,
     Head,
+    OwnMtp,
     RawConfig,
     Sglang,
     Tensors,
@@ -32,7 +33,11 @@ _CONFIG = "config.json"
 
 @check("E3L-K01", "head-kind.not-eagle3", effect=_STOPS, impact=Impact.STOPS)
 def not_eagle3(
-    config: Config, head: Head, tensors: Tensors, algorithm: Algorithm | None
+    tensors: Tensors,
+    own: OwnMtp | None,
+    config: Config | None,
+    head: Head | None,
+    algorithm: Algorithm | None,
 ) -> Iterator[Finding]:
     """The weights are not an EAGLE-3 head.
 
@@ -45,6 +50,23 @@ def not_eagle3(
     """
     if algorithm in ("EAGLE", "NEXTN", "STANDALONE", "draft_model", "eagle"):
         raise SkipCheck(f"the command serves it as {algorithm}, which is for other heads")
+    if own is not None:
+        name = tensors.find("eh_proj.weight")
+        if name is not None:
+            yield Finding(
+                "This is a multi-token-prediction layer of the target, not an EAGLE-3 head",
+                (
+                    seen(
+                        "such a layer joins embedding and state in eh_proj; an EAGLE-3 head has fc",
+                        tensor=name,
+                    ),
+                ),
+                "Serve it with EAGLE (NEXTN) and without a draft path.",
+                confidence=0.9,
+            )
+        return
+    if config is None or head is None:
+        raise SkipCheck("the drafter's config.json cannot be read as a drafter's")
     attention = tensors.shape("self_attn.q_proj.weight")
     if head.eagle3 or attention is None or len(attention) != 2:
         return
@@ -170,6 +192,7 @@ _CONFIG_RULES = {
 def config_value(
     folder: DrafterFolder,
     tensors: Tensors,
+    own: OwnMtp | None,
     config: Config | None,
     engine: Engine | None,
     load: Load | None,
@@ -184,6 +207,8 @@ def config_value(
     Repair: State the field, or leave the key out where it is null.
     Sources: The construction rules of each release's facts; SGLang 0.5.9 `speculative/eagle_worker.py:195-200`.
     """
+    if own is not None:
+        raise SkipCheck("the drafter is the target's own prediction layer")
     if config is None:
         yield _unread_config(folder)
         return

@@ -148,14 +148,68 @@ def drift(log: Log, launch: Launch | None) -> Iterator[Finding]:
     Repair: Restart, serve without prefix caching, and compare; look at context lengths over time.
     Sources: `eagle3lab.acceptance`: trend and change points.
     """
-    if _shows(log, "drift"):
-        caching = launch is not None and launch.has("enable-prefix-caching")
-        yield Finding(
-            "Acceptance falls while the server runs",
-            (
-                seen(log.observed.reason, log.path),
-                *([seen("--enable-prefix-caching is given")] if caching else []),
-            ),
-            "Restart without prefix caching and compare; look at context lengths over time.",
-            confidence=log.observed.confidence,
-        )
+    dip = log.dip
+    if not _shows(log, "drift") and dip is None:
+        return
+    caching = launch is not None and launch.has("enable-prefix-caching")
+    shown = (
+        f"{dip[0]:.2f} tokens a step, then {dip[1]:.2f}, and {dip[2]:.2f} again: the same head all the while"
+        if dip
+        else log.observed.reason
+    )
+    yield Finding(
+        "Acceptance is lost while the server runs, and comes back"
+        if dip
+        else "Acceptance falls while the server runs",
+        (
+            seen(shown, log.path),
+            *([seen("--enable-prefix-caching is given")] if caching else []),
+        ),
+        "Look at what happened in between: the cache's state, context lengths, another kind of requests."
+        if dip
+        else "Restart without prefix caching and compare; look at context lengths over time.",
+        confidence=0.85 if dip else log.observed.confidence,
+    )
+
+
+_CACHES = (
+    "enable-hierarchical-cache", "hicache-ratio", "hicache-size", "enable-lmcache", "disaggregation-mode",
+    "enable-prefix-caching", "kv-transfer-config", "kv-offloading-size",
+)  # fmt: skip
+
+
+@check(
+    "E3L-R06",
+    "runtime.cache",
+    severity=Severity.WARNING,
+    impact=Impact.PARTIAL,
+    effect="Where the target's cache is restored and the drafter's is not, the drafter attends to nothing useful.",
+)
+def cache(log: Log, launch: Launch) -> Iterator[Finding]:
+    """Acceptance is lost while cached prefixes are served from another place.
+
+    Seen: The log shows a stretch of poor acceptance between good ones, or a fall, and the command keeps caches in
+        another tier, hands them over between servers, or shares prefixes.
+    Why: Hierarchical caches and transfers were made for the target's keys and values; the drafter's are not always
+        restored with them.
+    Effect: Requests with a restored prefix are drafted badly until the cache is flushed.
+    Repair: Serve once without that cache, or flush it, and compare.
+    Sources: sgl-project/sglang#32176, #31600.
+    """
+    given = [option for option in _CACHES if launch.has(option)]
+    dip = log.dip
+    if dip is None:  # a shared prefix alone is no more than a remark on a fall
+        given = [option for option in given if option != "enable-prefix-caching"]
+    if not given or (dip is None and not _shows(log, "drift") and not _shows(log, "collapse")):
+        return
+    shown = (
+        f"{dip[0]:.2f} tokens a step, then {dip[1]:.2f}, and {dip[2]:.2f} again"
+        if dip
+        else log.observed.reason
+    )
+    yield Finding(
+        f"Acceptance is lost while the server runs with --{given[0]}",
+        (seen(shown, log.path), *(seen(f"--{option} is given") for option in given[:3])),
+        f"Serve once without --{given[0]} and compare; flushing the cache should bring acceptance back.",
+        confidence=0.9 if dip else 0.7,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from eagle3lab.diagnosis.framework import SkipCheck, check
 from eagle3lab.diagnosis.inputs import (
@@ -13,16 +12,13 @@ from eagle3lab.diagnosis.inputs import (
     Engine,
     Head,
     RawConfig,
-    RawTarget,
     ServerArguments,
     Sglang,
-    SglangRelease,
     Started,
     Target,
     TargetFolder,
     Tensors,
     Vllm,
-    VllmRelease,
 )
 from eagle3lab.diagnosis.load import Load
 from eagle3lab.diagnosis.log import Log
@@ -33,8 +29,7 @@ from eagle3lab.engines.extract.model import ReleaseFacts
 from eagle3lab.engines.extract.vllm import VllmFacts
 from eagle3lab.engines.launch.reading import Launch
 from eagle3lab.engines.loading.plan import TensorPlan
-from eagle3lab.engines.messages import Lack
-from eagle3lab.engines.release import Release, or_later
+from eagle3lab.engines.release import or_later
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."

@@ -257,7 +257,7 @@ def _wrong_types(config: Config, engine: Engine | None) -> Iterator[Finding]:
                 seen(engine.source(rule)),
             ),
             f"State {field}, or leave the key out.",
-            confidence=0.95 if engine.kind == "sglang" else 0.8,
+            confidence=0.95 if engine.kind == "sglang" else 0.9,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
+from eagle3lab.checkpoint.store import safe_file
 from eagle3lab.errors import InputError
 from tests.checkpoint.handmade import CONFIG, entry, raw_safetensors, small_bin, small_safetensors, write
 
@@ -154,17 +155,20 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
             open_checkpoint(tmp_path / name)
 
 
-def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+def test_links_out_of_the_folder_are_followed_to_read_and_not_to_copy(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside", model__safetensors=small_safetensors(), config__json=CONFIG)
     folder = tmp_path / "drafter"
     folder.mkdir()
     (folder / "model.safetensors").symlink_to(outside / "model.safetensors")
-    with pytest.raises(InputError, match="outside the folder"):
-        open_checkpoint(folder)
-    (folder / "model.safetensors").unlink()
     (folder / "config.json").symlink_to("../outside/config.json")
+    read = open_checkpoint(folder)
+    assert read.config.hidden_size == 8 and read.tensors
     with pytest.raises(InputError, match="outside the folder"):
-        _ = open_checkpoint(folder).config
+        safe_file(folder, "config.json")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="not a regular file"):
+        open_checkpoint(folder)
 
 
 def test_links_of_the_hugging_face_cache_are_followed(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_codes_are_stable() -> None:
         "V": 8,
         "H": 7,
         "C": 13,
-        "L": 11,
+        "L": 12,
         "G": 7,
         "R": 6,
         "M": 2,

@@ -130,7 +130,7 @@ def _by_name(file: IgnoredFile) -> str:
 
 
 def _read_index(root: Path) -> dict[str, str]:
-    path = safe_file(root, INDEX_FILE)
+    path = safe_file(root, INDEX_FILE, follow=True)
     raw, text = read_json_object(path)
     weight_map = raw.get("weight_map")
     if not isinstance(weight_map, dict):
@@ -180,11 +180,16 @@ def _check_shards(root: Path, index: Path, text: str, weight_map: dict[str, str]
             )
 
 
-def safe_file(root: Path, name: str) -> Path:
-    """The path of `name` in `root`, checked to be a regular file that does not leave the folder.
+def safe_file(root: Path, name: str, *, follow: bool = False) -> Path:
+    """The path of `name` in `root`, checked to be a regular file; a pipe or device is refused before it is opened.
 
-    The Hugging Face cache keeps a snapshot as links into the `blobs` folder of the same model; those are
-    followed, other links out of the folder are not. A pipe or device is refused before it is opened.
+    Args:
+        root: The folder.
+        name: A file in it.
+        follow: Whether a link to a file outside the folder is followed, as engines do where they read weights and
+            config: link farms, DVC, and `--local-dir` of older huggingface_hub make such links. What is copied or
+            written is never followed out, but for the Hugging Face cache, whose snapshots link into the `blobs` folder
+            of the same model.
 
     Raises:
         InputError: With the reason.
@@ -198,7 +203,7 @@ def safe_file(root: Path, name: str) -> Path:
         raise InputError(problem, path=path, advice="Copy or download the file again.") from None
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links
         raise InputError(f"cannot be opened: {error}", path=path) from None
-    if not any(real.is_relative_to(place) for place in _allowed(root)):
+    if not follow and not any(real.is_relative_to(place) for place in _allowed(root)):
         raise InputError(
             "is a link to a file outside the folder, which is not followed",
             path=path,
@@ -281,7 +286,7 @@ class Checkpoint:
             raise InputError(
                 "has no config.json", path=self.path, advice="Copy it from where the model was saved."
             )
-        return read_json_object(safe_file(self._root, CONFIG_FILE))
+        return read_json_object(safe_file(self._root, CONFIG_FILE, follow=True))
 
     @property
     def raw_config(self) -> Mapping[str, Any]:
@@ -315,7 +320,7 @@ class Checkpoint:
 
     def file_path(self, tensor: TensorInfo) -> Path:
         """The path of the file that holds `tensor`."""
-        return safe_file(self._root, tensor.file)
+        return safe_file(self._root, tensor.file, follow=True)
 
     def strides(self, tensor: TensorInfo) -> tuple[int, ...] | None:
         """Strides in elements of a tensor that is not stored contiguously, else None."""
@@ -364,7 +369,7 @@ class Checkpoint:
 
     def _map(self, file: str) -> mmap.mmap:
         if file not in self._maps:
-            path = safe_file(self._root, file)
+            path = safe_file(self._root, file, follow=True)
             try:
                 with path.open("rb") as stream:
                     self._maps[file] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -416,7 +421,7 @@ def _read_contents(root: Path, files: FileSet) -> Contents:
     metadata: dict[str, str] = {}
     not_tensors: list[str] = []
     for file in files.read:
-        path = safe_file(root, file)
+        path = safe_file(root, file, follow=True)
         if files.format == "safetensors":
             header = read_header(path, file)
             offered += header.tensors

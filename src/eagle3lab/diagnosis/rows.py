@@ -325,7 +325,7 @@ def _open(read: Checkpoint, hidden: str) -> Checkpoint | None:
 
     root = Path(read.path).resolve()
     try:
-        archive = read_archive(safe_file(root, hidden), hidden)
+        archive = read_archive(safe_file(root, hidden, follow=True), hidden)
     except InputError:
         return None
     strides = {(hidden, name): value for name, value in archive.strides.items()}

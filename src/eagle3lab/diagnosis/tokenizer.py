@@ -75,7 +75,7 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
 
 def _file(folder: Path, name: str) -> Path | None:
     try:
-        return safe_file(folder.resolve(), name)
+        return safe_file(folder.resolve(), name, follow=True)
     except InputError:
         return None
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 
 from eagle3lab.diagnosis.framework import check
 from eagle3lab.diagnosis.inputs import DrafterFolder, Tensors
@@ -63,14 +67,23 @@ def missing(folder: DrafterFolder) -> Iterator[Finding]:
     """Weights, config.json or a shard are not in the folder.
 
     Seen: The folder holds no weights or no config.json, or `model.safetensors.index.json` names a shard that is not
-        there.
+        there; or it is a trainer's own checkpoint (DCP, ZeRO, Megatron), an adapter, or the folder above checkpoints.
     Why: A partial download or copy, or an export that wrote the weights elsewhere.
     Effect: The engine stops, or leaves the parameters of the absent shard as they were initialised.
     Repair: Copy or download what is missing.
     Sources: SGLang `model_loader/loader.py`, `_prepare_weights`.
     """
     error = folder.error
-    if error is not None and _is_missing(error):
+    incomplete = (
+        folder.checkpoint is None or not folder.checkpoint.tensors or not folder.checkpoint.has_config
+    )
+    instead = _something_else(folder.path) if incomplete else None
+    if instead is not None:
+        what, fix = instead
+        yield Finding(
+            f"This folder holds {what}", (seen(f"it holds {what}", str(folder.path)),), fix, confidence=0.95
+        )
+    elif error is not None and _is_missing(error):
         yield Finding(
             "The drafter is not complete on disk", (_problem(error),), error.advice or "Copy what is missing."
         )
@@ -86,6 +99,60 @@ def missing(folder: DrafterFolder) -> Iterator[Finding]:
             (seen("config.json is not in the folder", str(folder.path)),),
             "Copy config.json from where the drafter was saved.",
         )
+
+
+_MOST_ENTRIES = 4096
+# What trainers leave in a folder that is no export, and what makes one of it.
+_OTHER_FOLDERS = (
+    (
+        re.compile(r".+\.distcp|\.metadata"),
+        "a distributed checkpoint of torch (DCP), which no engine reads",
+        "Convert it with `python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE`, and export "
+        "the drafter from that with the trainer's script.",
+    ),
+    (
+        re.compile(r"zero_to_fp32\.py|.*zero_pp_rank_\d+.*|global_step\d+"),
+        "a DeepSpeed ZeRO checkpoint, which no engine reads",
+        "Run the zero_to_fp32.py that lies in it, and export the drafter from the result.",
+    ),
+    (
+        re.compile(r"latest_checkpointed_iteration\.txt|iter_\d{7}|common\.pt"),
+        "a Megatron checkpoint, which no engine reads",
+        "Export it with the trainer's converter to the Hugging Face format (ModelOpt: export_mcore_gpt_to_hf).",
+    ),
+    (
+        re.compile(r"adapter_config\.json|adapter_model\..+"),
+        "a LoRA adapter, not a drafter",
+        "Merge it into the head that it was trained on (peft: merge_and_unload), and serve the result.",
+    ),
+)
+_WEIGHTS = (".safetensors", ".bin", ".pt")
+
+
+def _something_else(path: Path) -> tuple[str, str] | None:
+    """What a folder without a complete drafter is instead, and what to do; None where that is not known."""
+    try:
+        with os.scandir(path) as entries:
+            names = {entry.name: entry.is_dir() for entry in islice(entries, _MOST_ENTRIES)}
+    except OSError:
+        return None
+    for pattern, what, fix in _OTHER_FOLDERS:
+        if any(pattern.fullmatch(name) for name in names):
+            return what, fix
+    below = [name for name, is_folder in names.items() if is_folder and _holds_drafter(path / name)]
+    if not below:
+        return None
+    last = max(below, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+    return f"{len(below)} checkpoint(s), and is none itself", f"Did you mean {path / last}?"
+
+
+def _holds_drafter(path: Path) -> bool:
+    try:
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in islice(entries, _MOST_ENTRIES)]
+    except OSError:
+        return False
+    return "config.json" in names and any(name.endswith(_WEIGHTS) for name in names)
 
 
 @check(

@@ -178,7 +178,6 @@ _CONFIG_RULES = {
     "target_hidden_size not null": "State target_hidden_size, or leave the key out.",
     "draft_vocab_size stated": "State draft_vocab_size: the rows of lm_head.",
     "draft_vocab_size not null": "State draft_vocab_size: the rows of lm_head.",
-    "activation": "Set hidden_act to silu.",
 }
 
 

@@ -18,6 +18,7 @@ from eagle3lab.diagnosis.inputs import (
     Tensors,
     VllmRelease,
 )
+from eagle3lab.diagnosis.load import Load
 from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 from eagle3lab.diagnosis.releases import first_release
@@ -466,4 +467,35 @@ def quantisation(
         if option or not engine.number
         else f"Use {or_later(_OPTION)} with --speculative-draft-model-quantization unquant.",
         confidence=0.9,
+    )
+
+
+@check(
+    "E3L-L12",
+    "layer.activation",
+    impact=Impact.STOPS,
+    effect="The engine's class computes silu only: it stops while it is built.",
+)
+def activation(config: Config, load: Load | None, head: Head) -> Iterator[Finding]:
+    """The head was trained with another activation than the engine's class computes.
+
+    Seen: `hidden_act` is not silu, and the drafter's class refuses that.
+    Why: The trainer took the activation of a target with GELU (Gemma), or its own default (NeMo Automodel).
+    Effect: ValueError "Unsupported activation". With silu written in its place the head loads and computes something
+        else than in training.
+    Repair: Train with silu, or serve with an engine whose class has the activation.
+    Sources: SGLang `models/llama.py`, LlamaMLP; vLLM likewise.
+    """
+    stop = next((one for one in load.stops if one.rule == "activation"), None) if load is not None else None
+    act = config.raw.get("hidden_act")
+    if stop is None and (not head.eagle3 or not isinstance(act, str) or act in ("silu", "swish")):
+        return
+    yield Finding(
+        f"The head's activation is {act}; the engine's drafter class computes silu",
+        (
+            seen(f"hidden_act is {act}", _CONFIG),
+            *([seen(f"{stop.error} ({stop.source})")] if stop is not None else []),
+        ),
+        "Train the head with silu. If it was, and the config is wrong, write silu into hidden_act.",
+        confidence=0.97 if stop is not None else 0.8,
     )

@@ -125,6 +125,23 @@ def matrix(found: Sequence[CaseOutcome]) -> Table:
     return table
 
 
+def by_family(found: Sequence[CaseOutcome]) -> Table:
+    """Marks by family of the expected fault and by source: cases known from the start, and of public reports (s-*)."""
+    table = Table(
+        "Family", "source", "cases", "first", "found", "verdict", "no alarm", title="By family and source"
+    )
+    groups = sorted({(one.expected.partition(".")[0], one.case.startswith("s-")) for one in found})
+    for family, reported in [*groups, ("all", False), ("all", True)]:
+        group = [
+            one
+            for one in found
+            if one.case.startswith("s-") is reported and family in ("all", one.expected.partition(".")[0])
+        ]
+        source = "reports" if reported else "known"
+        table.add_row(family, source, str(len(group)), *map(str, marks_held(group).values()))
+    return table
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -136,6 +153,7 @@ def main() -> int:
     seconds = time.perf_counter() - start
     console = Console(highlight=False)
     console.print(matrix(found))
+    console.print(by_family(found))
     held = marks_held(found)
     words = ", ".join(f"{count} {mark.replace('_', ' ')}" for mark, count in held.items())
     console.print(f"{len(found)} cases: {words} ({seconds:.1f} s)")

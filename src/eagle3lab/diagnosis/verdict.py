@@ -66,7 +66,7 @@ def verdict_of(findings: tuple[Finding, ...], observed: Observed | None, passed:
         return Verdict.SUSPECT
     if observed is not None and observed.signature in _USEFUL:
         return Verdict.HEALTHY
-    looked = {code[4] for code in passed} - {"R", "M", "T", "E", "F"}
+    looked = {code[4] for code in passed} & set("KNVCLG")
     return Verdict.NO_FAULT_FOUND if looked or findings else Verdict.UNKNOWN
 
 

@@ -115,7 +115,7 @@ def test_layers_under_a_trainers_key(tmp_path: Path) -> None:
 
 
 def test_one_folder_for_target_and_drafter_is_its_own_prediction_layer(tmp_path: Path) -> None:
-    command = "python -m sglang.launch_server --model-path m --speculative-algorithm {} --speculative-draft-model-path m"
+    command = "sglang serve m --speculative-algorithm {} --speculative-draft-model-path m"
     assert faults(diagnose(launch=command.format("EAGLE3"))) == ["flags.own-mtp"]
     assert faults(diagnose(launch=command.format("EAGLE"))) == []
 

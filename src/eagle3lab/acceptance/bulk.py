@@ -41,13 +41,14 @@ class Chunk:
     """Whole lines, with the places where they begin and end.
 
     Args:
-        data: The bytes; a last line without a newline is one that the file breaks off in.
+        buffer: The bytes, and `PAD` more behind them.
+        size: How many of them are lines; a last one without a newline is one that the file breaks off in.
     """
 
-    def __init__(self, data: bytes) -> None:
-        self.buffer = data + bytes(PAD)
-        self.size = len(data)
-        self.complete = data.endswith(b"\n")
+    def __init__(self, buffer: bytes, size: int) -> None:
+        self.buffer = buffer
+        self.size = size
+        self.complete = buffer[size - 1 : size] == b"\n"
 
     @cached_property
     def ends(self) -> Ints:

@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from eagle3lab.errors import InputError
 
-CHUNK = 1 << 20
+CHUNK = 2 << 20
 """Bytes read at a time."""
 
 LONGEST_LINE = 16 << 20
@@ -175,12 +175,13 @@ class _Recoded:
         return self._decoder.decode(b"", final=True).encode("utf-8", "replace")
 
 
-def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[bytes]:
+def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK, pad: int = 0) -> Iterator[bytes]:
     """Whole lines of `file`, a chunk at a time; the last chunk ends without a newline where the file does.
 
-    Memory is bounded by the longest line (`LONGEST_LINE`).
+    Memory is bounded by the longest line (`LONGEST_LINE`). `pad` zero bytes follow the lines of each chunk.
     """
     pending: list[bytes] = []
+    behind = bytes(pad)
     have, skipping = 0, False
     while True:
         data = _read(file, size, damage)
@@ -193,7 +194,7 @@ def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[bytes
             data, skipping = data[newline + 1 :], False
         cut = data.rfind(b"\n") + 1
         if cut:
-            yield b"".join([*pending, memoryview(data)[:cut]]) if have or cut < len(data) else data
+            yield b"".join([*pending, memoryview(data)[:cut], behind])
             pending, have = [data[cut:]], len(data) - cut
         else:
             pending.append(data)
@@ -202,7 +203,7 @@ def chunks(file: IO[bytes], damage: Damage, size: int = CHUNK) -> Iterator[bytes
                 damage.overlong += 1
                 pending, have, skipping = [], 0, True
     if have and not skipping:
-        yield b"".join(pending)
+        yield b"".join([*pending, behind])
 
 
 def _read(file: IO[bytes], size: int, damage: Damage) -> bytes:

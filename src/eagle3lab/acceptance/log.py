@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from eagle3lab.acceptance.bulk import LONGEST_PLAIN_LINE, Chunk
+from eagle3lab.acceptance.bulk import LONGEST_PLAIN_LINE, PAD, Chunk
 from eagle3lab.acceptance.counts import MAX_POSITIONS, Series
 from eagle3lab.acceptance.documents import Contents, ServerInfo, parse, search
 from eagle3lab.acceptance.grammar import (
@@ -273,8 +273,8 @@ class Reader:
             return
         damage = Damage()
         with open_log(self.path) as file:
-            for data in chunks(file, damage):
-                self.take(data)
+            for data in chunks(file, damage, pad=PAD):
+                self.take(data, len(data) - PAD)
         self.close()
         self.reading.overlong += damage.overlong
         if damage.broken:
@@ -297,15 +297,22 @@ class Reader:
         self.close()
         return True
 
-    def take(self, data: bytes) -> None:
-        """Read the next lines; a last one without a newline is one that the file breaks off in."""
+    def take(self, data: bytes, size: int | None = None) -> None:
+        """Read the next lines; a last one without a newline is one that the file breaks off in.
+
+        Args:
+            data: The bytes.
+            size: How many of them are lines, where `PAD` bytes follow them; all if None.
+        """
         if self._wrapped is None:
+            marked = data.startswith(b"\xef\xbb\xbf")
+            data, size = (data[3:], size and size - 3) if marked else (data, size)
             self._wrapped = _WRAPPED.match(data) is not None
-            data = data.removeprefix(b"\xef\xbb\xbf")
-        if self._wrapped or len(data) <= SMALL:
-            self._take_singly(data)
+        lines = len(data) if size is None else size
+        if self._wrapped or lines <= SMALL:
+            self._take_singly(data[:lines])
         else:
-            self._take_at_once(Chunk(data))
+            self._take_at_once(Chunk(data + bytes(PAD) if size is None else data, lines))
 
     def close(self) -> None:
         """Nothing more will be read: count what was still open."""

@@ -78,7 +78,7 @@ def test_a_line_beyond_the_bound_is_skipped_and_counted(
 ) -> None:
     monkeypatch.setattr(module, "LONGEST_LINE", 1 << 20)
     log = tmp_path / "log"
-    log.write_bytes(b"a\n" + b"x" * (3 << 20) + b"\nb\n")
+    log.write_bytes(b"a\n" + b"x" * (6 << 20) + b"\nb\n")
     damage = Damage()
     assert [line.text for line in read_lines(log, damage)] == ["a", "b"]
     assert damage.overlong == 1

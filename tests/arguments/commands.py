@@ -84,6 +84,17 @@ _ON_HOPPER = (
     ("qwen", f"{_EAGLE3} {_CHAIN} --dp-size 2"),
     ("qwen", f"{_EAGLE3} {_CHAIN} --speculative-nonsense 3"),
     ("qwen", f"{_EAGLE3} {_CHAIN} --speculative-draft-window-size 512"),
+    # What other features refuse.
+    ("qwen", f"{_EAGLE3} {_CHAIN} --tp 2 --pp-size 2"),
+    ("qwen", f"{_EAGLE3} {_CHAIN} --tp 2 --pp-size 2 --disable-overlap-schedule"),
+    ("qwen", f"{_EAGLE3} {_CHAIN} --enable-lora --lora-paths a=./a --max-loras-per-batch 2"),
+    (
+        "qwen",
+        f"{_EAGLE3} {_CHAIN} --disaggregation-mode decode --disaggregation-decode-enable-radix-cache "
+        "--disaggregation-transfer-backend mooncake",
+    ),
+    ("deepseek", f"{_EAGLE3} {_CHAIN} --attention-backend trtllm_mla"),
+    ("qwen", f"{_EAGLE3} {_CHAIN} --attention-backend cutlass_mla"),
 )
 _ELSEWHERE = (
     (BLACKWELL, "qwen", f"{_EAGLE3} {_CHAIN}"),

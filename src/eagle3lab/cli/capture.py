@@ -66,7 +66,7 @@ def _launch(command: str, engine: str, target: Path, drafter: Path) -> Any:
     from eagle3lab.engines.arguments import UNKNOWN
     from eagle3lab.engines.capture import Launch
 
-    _, resolved = resolve(command, engine, target, drafter, machine=None)
+    _, resolved, _ = resolve(command, engine, target, drafter, machine=None)
     algorithm = resolved.value("speculative_algorithm")
     if algorithm is UNKNOWN:
         algorithm = resolved.given.get("speculative_algorithm")

@@ -13,6 +13,7 @@ from eagle3lab.cli.output import Format, console, print_json
 
 if TYPE_CHECKING:
     from eagle3lab.engines.arguments import Machine, ResolvedLaunch
+    from eagle3lab.engines.arguments.refusals import DefiniteRefusal
     from eagle3lab.engines.launch.reading import Launch
 
 SCHEMA_VERSION = 1
@@ -24,6 +25,7 @@ class Gpu(StrEnum):
 
     hopper = "hopper"
     blackwell = "blackwell"
+    sm120 = "sm120"
     ampere = "ampere"
     cpu = "cpu"
     unknown = "unknown"
@@ -46,7 +48,12 @@ def launch(
         Optional[Path],  # noqa: UP045
         typer.Option(help="Folder of the drafter, likewise.", show_default=False),
     ] = None,
-    gpu: Annotated[Gpu, typer.Option(help="The GPUs of the machine.")] = Gpu.hopper,
+    gpu: Annotated[
+        Gpu,
+        typer.Option(
+            help="The GPUs of the machine: blackwell is SM100 (B200), sm120 RTX PRO 6000 and RTX 5090."
+        ),
+    ] = Gpu.hopper,
     format: Annotated[Format, typer.Option(help="Tables for people, or JSON.")] = Format.text,
 ) -> None:
     """What a release makes of a launch command: what it changes, what it logs, what it refuses.
@@ -55,46 +62,55 @@ def launch(
     """
     from eagle3lab.engines.launch.secrets import redact_json, secrets_in, spellings
 
-    given, resolved = resolve(command, engine, target, drafter, machine_of(gpu))
+    given, resolved, refused = resolve(command, engine, target, drafter, machine_of(gpu))
     secrets = secrets_in(given.words, given.environment)
     notes = [*given.notes, *resolved.unknown]
     if format is Format.json:
-        print_json(redact_json({**as_json(resolved), "notes": notes}, secrets), ascii=False)
+        definite = [{"fault": one.fault, "text": one.text, "fix": one.fix} for one in refused]
+        values = {**as_json(resolved), "refused": definite, "notes": notes}
+        print_json(redact_json(values, secrets), ascii=False)
     else:
+        notes[:0] = dict.fromkeys(one.fix for one in refused)
         _print(resolved, notes, spellings(secrets))
     raise typer.Exit(1 if resolved.refused else 0)
 
 
 def resolve(
     command: str, engine: str, target: Path | None, drafter: Path | None, machine: Machine | None
-) -> tuple[Launch, ResolvedLaunch]:
-    """The launch that a command or script asks for, and what the release makes of it.
+) -> tuple[Launch, ResolvedLaunch, tuple[DefiniteRefusal, ...]]:
+    """The launch that a command or script asks for, what the release makes of it, and what mends its refusals.
 
     Raises:
         InputError: There is no command or it cannot be known, or a folder that was named holds no config.json.
     """
     from eagle3lab.engines.arguments import argument_rules, resolve_launch
+    from eagle3lab.engines.arguments.refusals import refusals
     from eagle3lab.engines.launch.reading import read_launch
     from eagle3lab.errors import InputError
 
     given = read_launch(command, strict=True)
     if given.engine not in (None, "sglang"):
         raise InputError(f"launches {given.engine}, whose arguments are not resolved here", path=given.path)
-    return given, resolve_launch(
+    rules = argument_rules(engine)
+    configs = _config(target, given.model), _config(drafter, given.drafter)
+    resolved = resolve_launch(
         given.words,
-        argument_rules(engine),
-        target=_config(target, given.model),
-        drafter=_config(drafter, given.drafter),
+        rules,
+        target=configs[0],
+        drafter=configs[1],
         machine=machine,
         environment=given.environment,
     )
+    refused = refusals(given, rules, *configs, machine) if resolved.refused else ()
+    return given, resolved, refused
 
 
 def machine_of(gpu: Gpu) -> Machine | None:
     """The machine that is meant."""
-    from eagle3lab.engines.arguments import AMPERE, BLACKWELL, CPU, HOPPER
+    from eagle3lab.engines.arguments import AMPERE, BLACKWELL, CPU, HOPPER, SM120
 
-    return {Gpu.hopper: HOPPER, Gpu.blackwell: BLACKWELL, Gpu.ampere: AMPERE, Gpu.cpu: CPU}.get(gpu)
+    known = {Gpu.hopper: HOPPER, Gpu.blackwell: BLACKWELL, Gpu.sm120: SM120, Gpu.ampere: AMPERE, Gpu.cpu: CPU}
+    return known.get(gpu)
 
 
 def _config(folder: Path | None, named: str | None) -> Mapping[str, Any] | None:
@@ -159,8 +175,9 @@ def as_json(resolved: ResolvedLaunch) -> dict[str, Any]:
                 "message": one.message,
                 "source": one.source,
                 "certain": one.certain,
+                "stage": one.stage,
             }
-            for one in resolved.refusals
+            for one in (*resolved.refusals, *resolved.late)
         ],
         "draft_context": None if context is None else asdict(context),
     }
@@ -195,8 +212,10 @@ def _print(resolved: ResolvedLaunch, notes: list[str], secrets: tuple[str, ...])
             Text(change.source),
         )
     out.print(table)
-    for refusal in resolved.refusals:
+    for refusal in (*resolved.refusals, *resolved.late):
         verb = "refuses" if refusal.certain else "may refuse"
+        if refusal.stage == "load":
+            verb += " after the weights are loaded"
         where = f" ({refusal.source})" if refusal.source else ""
         out.print(said(f"{verb}: {refusal.exception}: {refusal.message}{where}"))
     context = resolved.draft_context

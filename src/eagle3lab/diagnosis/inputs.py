@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from eagle3lab.diagnosis.log import Log
     from eagle3lab.diagnosis.model import Finding
     from eagle3lab.diagnosis.witnessed import Witnessed
+    from eagle3lab.engines.arguments.refusals import DefiniteRefusal
     from eagle3lab.engines.capture import CapturePlan
     from eagle3lab.engines.extract.model import ReleaseFacts
     from eagle3lab.engines.extract.vllm import VllmFacts
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 Config: TypeAlias = "DrafterConfig"
 RawConfig: TypeAlias = Mapping[str, Any]
 RawTarget: TypeAlias = Mapping[str, Any]
+Refused: TypeAlias = "tuple[DefiniteRefusal, ...]"
 Target: TypeAlias = TargetConfig
 Engine: TypeAlias = Release
 Sglang: TypeAlias = Release
@@ -501,6 +503,26 @@ def _launch(given: Given) -> Launch | Missing:
     from eagle3lab.engines.launch.reading import read_launch
 
     return Missing("no launch command given") if given.launch is None else read_launch(given.launch)
+
+
+@provider
+def _refused(
+    given: Given, launch: Launch, sglang: Sglang, raw: RawConfig | None, target: RawTarget | None
+) -> Refused | Missing:
+    """What the release refuses in the command for certain; of the newest one where no release is named."""
+    from eagle3lab.engines.arguments.data import argument_rules, release_rules
+    from eagle3lab.engines.arguments.refusals import refusals
+    from eagle3lab.engines.atlas.resolve import installed_engine, is_path
+
+    if launch.engine not in (None, "sglang"):
+        return Missing(f"the command launches {launch.engine}")
+    spec = (given.engine or "").strip()
+    if is_path(spec) or (spec == INSTALLED and installed_engine().own):
+        return refusals(launch, argument_rules(spec), target, raw)
+    known = nearest_known(sglang) if sglang.number else newest_release()
+    if known is None:
+        return Missing(f"nothing is known of the arguments of {sglang}")
+    return refusals(launch, release_rules(known.number), target, raw)
 
 
 @provider

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from eagle3lab.diagnosis.framework import SkipCheck, check, listed
-from eagle3lab.diagnosis.inputs import Algorithm, Earlier, Head, OwnMtp, Sglang, SglangRelease
+from eagle3lab.diagnosis.inputs import Algorithm, Earlier, Head, OwnMtp, Refused, Sglang
 from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+from eagle3lab.engines.arguments.refusals import DefiniteRefusal
 from eagle3lab.engines.launch.reading import Launch
-from eagle3lab.engines.release import or_later
 
+_LATE = "The server stops when its weights are loaded and it makes its attention backends."
 _EAGLE = ("EAGLE", "EAGLE3", "NEXTN")
 
 
@@ -101,30 +102,21 @@ def method(launch: Launch, head: Head | None) -> Iterator[Finding]:
     "flags.draft-tokens",
     severity=Severity.WARNING,
     impact=Impact.NONE,
-    effect="The engine rewrites the number of draft tokens or stops; rates are over another number than asked for.",
+    effect="The engine rewrites the number of draft tokens; rates are over another number than asked for.",
 )
 def draft_tokens(launch: Launch, sglang: Sglang, log: Log | None) -> Iterator[Finding]:
     """Steps, topk and draft tokens do not fit together.
 
-    Seen: A chain (topk 1) is asked for with another number of draft tokens than steps + 1, a tree with more tokens
-        than it has nodes, or only some of the three are given.
+    Seen: A chain (topk 1) is asked for with another number of draft tokens than steps + 1, or a tree with more tokens
+        than it has nodes.
     Why: The number of draft tokens counts the verified root; options were copied from a tree.
-    Effect: The engine rewrites the number to steps + 1 with a warning, so rates are over that; or it stops.
+    Effect: The engine rewrites the number to steps + 1 with a warning, so rates are over that.
     Repair: With topk 1, draft tokens = steps + 1.
     Sources: SGLang 0.5.9 `server_args.py:2363-2460`.
     """
     if launch.algorithm not in _EAGLE:
         raise SkipCheck("no EAGLE algorithm is named")
     steps, topk, tokens = launch.steps, launch.topk, launch.draft_tokens
-    if steps is None and (topk is not None or tokens is not None):
-        yield Finding(
-            "Draft tokens or topk are given without steps, on which SGLang stops",
-            (seen("--speculative-num-steps is not given"),),
-            "Give --speculative-num-steps, --speculative-eagle-topk and --speculative-num-draft-tokens together.",
-            severity=Severity.ERROR,
-            impact=Impact.STOPS,
-            confidence=0.85,
-        )
     if steps is None or topk is None or tokens is None:
         return
     if topk == 1 and tokens != steps + 1:
@@ -155,64 +147,56 @@ def draft_tokens(launch: Launch, sglang: Sglang, log: Log | None) -> Iterator[Fi
     impact=Impact.STOPS,
     effect="The server stops while it checks its options.",
 )
-def backend(launch: Launch, engine: Sglang) -> Iterator[Finding]:
-    """The attention backend or the page size does not fit the draft tree.
+def backend(sglang: Sglang, refused: Refused) -> Iterator[Finding]:
+    """The attention backend or the page size does not fit the target, the head or the draft tree.
 
-    Seen: A tree (topk > 1) with trtllm_mha, or with a page size above one on a backend that cannot do it.
-    Why: Backends differ in the masks that they support; a chain needs none.
-    Effect: ValueError at start.
-    Repair: Use topk 1, page size 1, or another backend.
-    Sources: SGLang 0.5.9 `server_args.py:2440,2458`.
+    Seen: The release's own argument checks, or the attention backends that it makes after the load, raise an exception
+        with these options, this target and this head, whatever GPU it runs on.
+    Why: Backends differ in the models that they serve and in the masks that they support; a chain needs none.
+    Effect: The server stops while it checks its options, or minutes later, when the weights are loaded.
+    Repair: The change with which nothing is refused: a backend of the drafter's own, a chain, another backend.
+    Sources: The argument checks, the registry of attention backends and the factory of the drafter's, of each release.
     """
-    if launch.algorithm not in _EAGLE or (launch.topk or 1) <= 1:
-        return
-    attention = launch.text("attention-backend") or launch.text("decode-attention-backend")
-    if attention == "trtllm_mha":
-        yield Finding(
-            f"trtllm_mha drafts chains only, and topk is {launch.topk}",
-            (seen("--attention-backend is trtllm_mha"), seen(f"--speculative-eagle-topk is {launch.topk}")),
-            "Use --speculative-eagle-topk 1, or another --attention-backend.",
-            confidence=0.98,
-        )
-    pages = launch.number("page-size") or 1
-    paged = attention in ("flashinfer", "fa3", "triton")
-    rule = "refuses a tree with large pages"
-    if pages > 1 and attention is not None and not paged and engine.holds(rule):
-        yield Finding(
-            f"A tree with pages of {pages} tokens does not work with {attention}",
-            (seen(f"--page-size is {pages}"), seen(f"--speculative-eagle-topk is {launch.topk}")),
-            "Use --page-size 1 or --speculative-eagle-topk 1.",
-            confidence=0.8,
-        )
+    yield from _refusals(sglang, [one for one in refused if one.fault == "flags.backend"])
 
 
 @check(
     "E3L-G05",
     "flags.incompatible",
+    others=("flags.draft-tokens", "flags.draft-path", "flags.method"),
     impact=Impact.STOPS,
     effect="The server stops while it checks its options.",
 )
-def incompatible(launch: Launch, engine: SglangRelease) -> Iterator[Finding]:
-    """Another feature in the command does not go together with EAGLE3 in this release.
+def incompatible(sglang: Sglang, refused: Refused) -> Iterator[Finding]:
+    """The release refuses the command.
 
-    Seen: LoRA is asked for on a release that allows it with NGRAM only.
-    Why: The combination came later.
-    Effect: ValueError at start.
-    Repair: Serve without LoRA, or use a release that allows it.
-    Sources: SGLang 0.5.9 `server_args.py:5338`; 0.5.20 allows it.
+    Seen: The release's own argument checks raise an exception with these options and this target.
+    Why: Two features do not go together in this release (LoRA, pipeline parallelism, disaggregation), or it does not
+        know an option or a value.
+    Effect: The server stops while it checks its options.
+    Repair: The change with which the same checks refuse nothing, or the release that starts with the command.
+    Sources: The functions that resolve and check arguments, read from each release.
     """
-    if launch.algorithm not in _EAGLE:
-        raise SkipCheck("no EAGLE algorithm is named")
-    lora = launch.has("enable-lora") or launch.has("lora-paths")
-    if lora and engine.holds("refuses LoRA with EAGLE3"):
+    # A context that the drafter does not reach is E3L-L07's.
+    elsewhere = ("flags.backend", "layer.context")
+    yield from _refusals(sglang, [one for one in refused if one.fault not in elsewhere])
+
+
+def _refusals(sglang: Sglang, refused: Sequence[DefiniteRefusal]) -> Iterator[Finding]:
+    for one in refused:
+        late = one.refusal.stage == "load"
+        where = f" ({one.refusal.source})" if one.refusal.source else ""
         yield Finding(
-            f"SGLang {engine.number} refuses LoRA together with {launch.algorithm}",
+            f"{sglang if sglang.number else 'SGLang'} refuses this command"
+            + (" after the load" if late else ""),
             (
-                seen("--enable-lora or --lora-paths is given"),
-                seen(engine.source("refuses LoRA with EAGLE3")),
+                seen(f"{one.text}{where}"),
+                *([seen(f"the command has {', '.join(one.flags)}")] if one.flags else []),
             ),
-            f"Serve without LoRA, or use {or_later('allows LoRA with EAGLE3')}.",
-            confidence=0.95,
+            one.fix,
+            fault=one.fault,
+            confidence=0.97 if sglang.number else 0.8,
+            effect=_LATE if late else "",
         )
 
 

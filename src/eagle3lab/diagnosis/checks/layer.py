@@ -456,6 +456,8 @@ def quantisation(
         return
     if "quantization_config" in config.raw:
         return
+    if method == "modelopt_fp4" and engine.holds("loads an unquantised head under modelopt_fp4"):
+        return
     option = engine.holds(_OPTION)
     yield Finding(
         f"The drafter inherits --quantization {method}, and has no such config",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eagle3lab.engines.arguments.data import argument_rules, release_rules, releases
 from eagle3lab.engines.arguments.evaluate import UNKNOWN
-from eagle3lab.engines.arguments.machine import AMPERE, BLACKWELL, CPU, HOPPER, Machine
+from eagle3lab.engines.arguments.machine import AMPERE, BLACKWELL, CPU, HOPPER, SM120, Machine
 from eagle3lab.engines.arguments.resolve import Change, Refusal, ResolvedLaunch, resolve_launch
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "BLACKWELL",
     "CPU",
     "HOPPER",
+    "SM120",
     "UNKNOWN",
     "Change",
     "Machine",

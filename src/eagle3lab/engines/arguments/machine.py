@@ -1,4 +1,7 @@
-"""The machine that a command is resolved for, as far as a release asks about it."""
+"""The machine that a command is resolved for, as far as a release asks about it.
+
+`HOPPER` is H100 and H200, `BLACKWELL` B200 and GB200 (SM100), `SM120` RTX PRO 6000 and RTX 5090, `AMPERE` A100.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ class Machine:
 
 HOPPER = Machine((9, 0))
 BLACKWELL = Machine((10, 0))
+SM120 = Machine((12, 0))
 AMPERE = Machine((8, 0))
 CPU = Machine(None, flashinfer=False)
 

@@ -104,7 +104,7 @@ def _real(reply: Mapping[str, Any]) -> Real:
 
 def disagreements(ours: ResolvedLaunch, real: Real) -> list[str]:
     """In what the two say different things; unknown agrees with everything, and so does a refusal that may happen."""
-    refused = ours.refused
+    refused = next((one for one in ours.refusals if one.certain), None)
     if real.exception:
         expected = [refused] if refused else list(ours.refusals)
         if any(one.exception == real.exception and _fits(one.message, real.message) for one in expected):

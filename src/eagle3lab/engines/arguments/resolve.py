@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from eagle3lab.engines.arguments.context import DraftContext, draft_context
 from eagle3lab.engines.arguments.evaluate import UNKNOWN, value_of
-from eagle3lab.engines.arguments.machine import Machine
+from eagle3lab.engines.arguments.machine import Machine, asked
 from eagle3lab.engines.arguments.parse import parse
-from eagle3lab.engines.arguments.rules import ArgumentRules
-from eagle3lab.engines.arguments.run import Event, Refused, Run, State
+from eagle3lab.engines.arguments.rules import ArgumentRules, LatePlace
+from eagle3lab.engines.arguments.run import Event, Refused, Run, State, is_mla
 
 _WITH_A_DRAFTER = ("EAGLE", "EAGLE3")
 # What a reader of a launch about speculation wants to see, besides everything that is called speculative_….
@@ -69,12 +69,19 @@ class Refusal:
         message: Its text; an ellipsis stands for what is unknown in it.
         source: `file:line` in the release; empty for the argument parser.
         certain: Whether it is certain; False where a condition is unknown.
+        stage: "arguments" while these are read and checked, "load" when the weights are there and the attention
+            backends are made, "context" when the drafter is built and its context is too short.
+        when: The conditions it stands under, in the release's own terms.
+        of_drafter: Whether it comes where the drafter's own backends are made.
     """
 
     exception: str
     message: str
     source: str
     certain: bool
+    stage: Literal["arguments", "load", "context"] = "arguments"
+    when: str = ""
+    of_drafter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,8 @@ class ResolvedLaunch:
             told. Of a launch that is refused, as far as it got.
         changes: What was changed, in order.
         messages: What is logged on the way about speculation.
-        refusals: A certain one, if there is one, is the last; the others may happen.
+        refusals: While arguments are checked: a certain one, if there is one, is the last; the others may happen.
+        late: Those that come after the weights are loaded; none where the arguments are refused.
         unknown: What could not be read of the release.
         draft_context: How long a context the drafter is run with; None without a drafter, or where a config does
             not say. The server refuses later than with the others, when the drafter is built.
@@ -102,11 +110,21 @@ class ResolvedLaunch:
     refusals: tuple[Refusal, ...]
     unknown: tuple[str, ...]
     draft_context: DraftContext | None = None
+    late: tuple[Refusal, ...] = ()
+
+    @property
+    def certain(self) -> tuple[Refusal, ...]:
+        """Why it does not start, in the order in which it would be said; empty where it may."""
+        found = [refusal for refusal in (*self.refusals, *self.late) if refusal.certain]
+        context = self.draft_context
+        if context is not None and context.length is None and not (found and found[0].stage == "arguments"):
+            found.append(Refusal(context.exception, context.message, context.source, True, "context"))
+        return tuple(found)
 
     @property
     def refused(self) -> Refusal | None:
-        """Why it does not start; None where it may."""
-        return next((refusal for refusal in self.refusals if refusal.certain), None)
+        """The first reason why it does not start; None where it may."""
+        return next(iter(self.certain), None)
 
     def value(self, field: str) -> Any:
         """An argument's value, or `UNKNOWN`."""
@@ -150,7 +168,7 @@ def resolve_launch(
         for entry in rules.entries:
             run.procedure(entry)
     except Refused as stop:
-        refused = (Refusal(stop.kind, stop.message, stop.source, certain=True),)
+        refused = (Refusal(stop.kind, stop.message, stop.source, certain=True, when=stop.when),)
     events = run.state.events
     possible = tuple(
         Refusal(event.subject, str(event.value), event.source, certain=False)
@@ -166,7 +184,76 @@ def resolve_launch(
         refusals=(*possible, *refused),
         unknown=rules.unknown,
         draft_context=_context(rules, run, target, drafter, environment or {}),
+        late=() if refused else tuple(_late(run)),
     )
+
+
+class _AtTheBackends:
+    """What the conditions of a late rule ask: of one model's attention, one backend, and the launch."""
+
+    def __init__(self, run: Run, mla: Any, backend: Any) -> None:
+        self.run = run
+        capability = run.machine.capability if run.machine else None
+        self.names = {
+            "mla": mla,
+            "backend": backend,
+            "backend_type": backend,
+            "major": capability[0] if capability else UNKNOWN,
+            "minor": capability[1] if capability else UNKNOWN,
+        }
+
+    def name(self, name: str) -> Any:
+        return self.names.get(name, UNKNOWN)
+
+    def attribute(self, holder: str, name: str) -> Any:
+        return self.run.state.fields.get(name, UNKNOWN) if holder == "args" else UNKNOWN
+
+    def has(self, name: str) -> bool:
+        return name in self.run.state.fields
+
+    def call(self, name: str, arguments: list[Any], keywords: Mapping[str, Any]) -> Any:
+        return asked(self.run.machine, name)
+
+
+def _chosen(own: Any, shared: Any) -> Any:
+    return own if own is UNKNOWN or own else shared
+
+
+def _late(run: Run) -> Iterator[Refusal]:
+    """What refuses when the attention backends are made: the target's, the drafter's, and those of its steps."""
+    fields = run.state.fields
+    shared = fields.get("attention_backend")
+    prefill = _chosen(fields.get("prefill_attention_backend"), shared)
+    decode = _chosen(fields.get("decode_attention_backend"), shared)
+    own = fields.get("speculative_draft_attention_backend")
+    target = is_mla(run.target)
+    made: list[tuple[LatePlace, Any, Any]] = [("runner", target, one) for one in (prefill, decode)]
+    if fields.get("speculative_algorithm") in _WITH_A_DRAFTER:
+        paths = (None, fields.get("model_path"))
+        same = run.drafter is None and fields.get("speculative_draft_model_path") in paths
+        head = target if same else is_mla(run.drafter)
+        extend = decode if fields.get("speculative_attention_mode") == "decode" else prefill
+        made += [("runner", head, _chosen(own, one)) for one in (prefill, decode)]
+        made += [("draft decode", head, _chosen(own, decode)), ("draft extend", head, _chosen(own, extend))]
+    said: set[str] = set()
+    stopped = {False: False, True: False}  # the target's backends, the drafter's
+    for number, (place, mla, backend) in enumerate(made):
+        scope = _AtTheBackends(run, mla, backend)
+        for rule in run.rules.late if backend is not None else ():  # older releases choose it later
+            if rule.place != place or rule.backend not in ("", backend) or rule.source in said:
+                continue
+            if stopped[number > 1]:
+                continue
+            held = [UNKNOWN if backend is UNKNOWN else value_of(one, scope) for one in rule.when]
+            if any(one is not UNKNOWN and not one for one in held):
+                continue
+            text = str(value_of(rule.message, scope))
+            text = text.replace("{backend_type}", str(backend))
+            certain = not any(one is UNKNOWN for one in held)
+            said.add(rule.source)
+            stopped[number > 1] = certain
+            when = " and ".join((f"attention_backend == {backend!r}", *rule.when))
+            yield Refusal(rule.exception, text, rule.source, certain, "load", when, of_drafter=number > 1)
 
 
 def _context(

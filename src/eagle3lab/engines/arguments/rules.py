@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 OptionKind = Literal["text", "integer", "amount", "number", "switch", "list", "json", "unknown"]
+LatePlace = Literal["runner", "draft decode", "draft extend"]
 StepKind = Literal["if", "else", "set", "declare", "do", "refuse", "check", "say", "return", "forget"]
 
 
@@ -89,6 +90,29 @@ class DraftContextRule:
 
 
 @dataclass(frozen=True, slots=True)
+class LateRule:
+    """A refusal that comes after the weights are loaded, where an attention backend is made.
+
+    Attributes:
+        place: "runner" for each model's own backend, by the registry; "draft decode" and "draft extend" for those of
+            the drafter's steps, by a factory.
+        backend: The backend; empty for the rule about those that the factory does not know.
+        when: Conditions, all of which hold: of `args`, `mla` (whether the model's attention is MLA), `major` and
+            `minor` (the compute capability), `backend`, and what is asked of the machine by function.
+        exception: Type of what is raised.
+        message: Expression of its text.
+        source: `file:line` in the release.
+    """
+
+    place: LatePlace
+    backend: str
+    when: tuple[str, ...]
+    exception: str
+    message: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class ArgumentRules:
     """How one release resolves a launch command, as far as speculation is concerned.
 
@@ -102,6 +126,7 @@ class ArgumentRules:
         elsewhere: Fields that are decided in places not followed here: known only where the command gives them.
         unknown: What could not be read.
         draft_context: How long a context the drafter is run with; None where that could not be read.
+        late: What stops the server after its weights are loaded; empty for releases without a registry of backends.
     """
 
     release: str
@@ -113,3 +138,4 @@ class ArgumentRules:
     elsewhere: tuple[str, ...]
     unknown: tuple[str, ...]
     draft_context: DraftContextRule | None = None
+    late: tuple[LateRule, ...] = ()

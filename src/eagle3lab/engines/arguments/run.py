@@ -64,11 +64,12 @@ class State:
 class Refused(Exception):
     """The release raises an exception here, for sure."""
 
-    def __init__(self, kind: str, message: str, source: str) -> None:
+    def __init__(self, kind: str, message: str, source: str, when: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.source = source
+        self.when = when
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,20 +206,12 @@ class _Frame:
         if name == "is_set":
             return arguments[0] in self.run.environment
         if name == "use_mla_backend":
-            return self._is_mla()
+            return is_mla(self.run.target)
         if name == "isinstance":  # asked of algorithms that plugins register
             return False
         if name == "get_config":  # of the drafter: nothing else is opened by name on the way
             return UNKNOWN if self.run.drafter is None else self.run.drafter
         return asked(self.run.machine, name)
-
-    def _is_mla(self) -> Any:
-        """Whether the target's attention is MLA: its config, or that of its language model, has a latent rank."""
-        if self.run.target is None:
-            return UNKNOWN
-        inner = self.run.target.get("text_config")
-        configs = [self.run.target, *([inner] if isinstance(inner, Mapping) else [])]
-        return any(isinstance(config.get("kv_lora_rank"), int) for config in configs)
 
     def _is_asymmetric(self) -> Any:
         """Whether keys and values differ in width: not where the target's config gives values no width of their own."""
@@ -318,7 +311,8 @@ class _Frame:
             self._note("say", step.subject, "…" if text is UNKNOWN else text, None, step)
         elif step.kind == "refuse":
             text = self._evaluated(step.expression, step) if step.expression else ""
-            raise Refused(step.subject, "…" if text is UNKNOWN else str(text), self._source(step))
+            said = "…" if text is UNKNOWN else str(text)
+            raise Refused(step.subject, said, self._source(step), " and ".join(self.conditions))
         elif step.kind == "check":
             self._check(step)
         return _FALLS_THROUGH
@@ -336,7 +330,8 @@ class _Frame:
         if value is UNKNOWN:
             self._note("refuse", step.subject, self._evaluated(message, step), None, step, certain=False)
         elif not value:
-            raise Refused(step.subject, str(self._evaluated(message, step)), self._source(step))
+            when = " and ".join((*self.conditions, f"not ({test})"))
+            raise Refused(step.subject, str(self._evaluated(message, step)), self._source(step), when)
 
     def _set(self, names: list[str], value: Any, step: Step) -> None:
         if len(names) == 1:
@@ -369,6 +364,15 @@ class _Frame:
     ) -> None:
         when = self.conditions[-1] if self.conditions else ""
         self.run.state.events.append(Event(kind, subject, value, before, self._source(step), when, certain))
+
+
+def is_mla(config: Mapping[str, Any] | None) -> Any:
+    """Whether a model's attention is MLA: its config, or that of its language model, has a latent rank."""
+    if config is None:
+        return UNKNOWN
+    inner = config.get("text_config")
+    configs = [config, *([inner] if isinstance(inner, Mapping) else [])]
+    return any(isinstance(one.get("kv_lora_rank"), int) for one in configs)
 
 
 def _ends(nodes: tuple[_Node, ...]) -> bool:

@@ -397,9 +397,14 @@ def _options(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             while at < len(words) and not _OPTION.match(words[at]):
                 at += 1
             value = " ".join(words[start:at])
-        head, dot, key = name.partition(".")
-        name = head.replace("_", "-") + dot + key
-        yield _ALIASES.get(name, name), value
+        yield long_spelling(name), value
+
+
+def long_spelling(name: str) -> str:
+    """The spelling under which an option stands in `Launch.options`: `tp` and `tp_size` are `tp-size`."""
+    head, dot, key = name.partition(".")
+    name = head.replace("_", "-") + dot + key
+    return _ALIASES.get(name, name)
 
 
 def _speculative(options: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from eagle3lab.engines.arguments.rules import ArgumentRules, Procedure, Step, StepKind
 from eagle3lab.engines.extract.sglang.context import read_context
+from eagle3lab.engines.extract.sglang.late import read_late
 from eagle3lab.engines.extract.sglang.options import declared
 from eagle3lab.engines.extract.sglang.plain import MODEL_VALUES, VIEWS, Plain, is_arguments
 from eagle3lab.engines.extract.sglang.slicing import decides, needed, relevant, tells
@@ -46,7 +47,7 @@ def read_arguments(syntax: Syntax, release: str) -> ArgumentRules:
     else:
         for name in (*_ENTRIES, _CHECK):
             function = cls.method(name)
-            if function is not None and reader.follow(cls.module, function, cls) is not None:
+            if function is not None and reader.follow(*_itself(syntax, cls, function)) is not None:
                 entries.append(name)
     if not any("num_draft_tokens" in s.subject for p in reader.procedures.values() for s in p.steps):
         unknown.append("nothing decides about --speculative-num-draft-tokens")
@@ -64,7 +65,19 @@ def read_arguments(syntax: Syntax, release: str) -> ArgumentRules:
         elsewhere=_elsewhere(syntax),
         unknown=tuple(unknown),
         draft_context=context,
+        late=read_late(syntax),
     )
+
+
+def _itself(
+    syntax: Syntax, cls: ClassRef, method: ast.FunctionDef
+) -> tuple[Module, ast.FunctionDef, ClassRef | None]:
+    """A method, or the function of the same name in another file that it does nothing but call."""
+    target = _imported(cls.module, method, method.name)
+    module = syntax.module(f"{target[0]}.py") if target else None
+    if module is not None and target is not None and target[1] in module.functions:
+        return module, module.functions[target[1]], None
+    return cls.module, method, cls
 
 
 def _environment(syntax: Syntax, procedures: dict[str, Procedure]) -> dict[str, str]:
@@ -236,6 +249,7 @@ class _Steps:
         about = any(word in f"{module.file}/{function.name}" for word in ("speculative_hook", *_ABOUT))
         arguments = module.file.startswith(_ARGUMENT_FILES) or cls is not None
         algorithm = cls is not None and cls.name == _ALGORITHM
+        self.on_backends = False  # under a condition on an attention backend
         self.whole = (about and arguments) or module.file.startswith("configs/") or algorithm
         holder = "args.speculative_algorithm" if algorithm else "args"
         self.plain = Plain(holder, _ALGORITHM, _arguments(function), self._constant)
@@ -307,7 +321,10 @@ class _Steps:
         test = self.plain.text(node.test)
         about = "speculative" in test
         before, self.whole = self.whole, self.whole or about
-        body, orelse = list(self._block(node.body, depth + 1)), list(self._block(node.orelse, depth + 1))
+        backends, self.on_backends = self.on_backends, self.on_backends or "attention_backend ==" in test
+        body = list(self._block(node.body, depth + 1))
+        self.on_backends = backends
+        orelse = list(self._block(node.orelse, depth + 1))
         self.whole = before
         if not body and not orelse:
             return
@@ -393,7 +410,7 @@ class _Steps:
         return made is not None
 
     def _about(self, node: ast.stmt) -> bool:
-        return self.whole or "speculative" in ast.unparse(node)
+        return self.whole or self.on_backends or "speculative" in ast.unparse(node)
 
     def _written(self, node: ast.AST) -> set[str]:
         """Fields that count and, in a function kept whole, local names that are given values anywhere in `node`."""

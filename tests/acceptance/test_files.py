@@ -406,3 +406,50 @@ def test_nothing_to_compare_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to compare") as caught:
         compare_runs(str(tmp_path / "empty.log"), str(FILES / "sglang-mtbench.txt"))
     assert "\n" not in str(caught.value)
+
+
+_KEYS = [
+    "accept_length", "spec_decode_num_drafts", "spec_decode_draft_tokens", "num_accepted_tokens", "acceptance_rate",
+    "spec_verify_ct", "spec_accept_histogram", "meta_info", "speculative_decoding", "acceptance_histogram",
+    "per_position_acceptance_rates", "internal_states", "avg_spec_accept_length", "metric", "value", "values", "log",
+    "line", "message", "data", "specDecodingStats", "timings", "draft_n", "draft_n_accepted", "num_spec_tokens",
+    "completion_tokens", "version", "speculative_num_draft_tokens", "phase", "ended_s", "__name__", "stream",
+]  # fmt: skip
+_VALUES: list[Any] = [
+    None, True, 0, 1, 3, 2.5, -1, 1e308, 10**400, math.nan, math.inf, "3", "x", "12%", [], [1, 2, 3], [0.5, 0.2], [{}],
+    {}, [None], [10**30] * 3, {"avg": 2}, {"total": 10**19},
+]  # fmt: skip
+_DOCUMENTS = st.recursive(
+    st.sampled_from(_VALUES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=6),
+    max_leaves=20,
+)
+_TEXTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["Acceptance length: ", "Drafts: ", "Draft tokens: ", "Accepted tokens: ", "Position 0: ", "data: {",
+             "acceptance at token 1: ", "| a | acceptance length | b |", "| 1 | 2.2 | 3 |", "----", "accept len: 2.00",
+             "vllm:spec_decode_num_drafts_total ", "Finish: obj=1, out={'meta_info': {'spec_verify_ct': ",
+             "Initializing a V1 LLM engine (v1.0) with config: speculative_config=SpeculativeConfig(num_spec_tokens=3)"]
+        ),
+        st.sampled_from(["", "2.5", "9" * 20, "-1", "0", "1e9", "nan", "3.1 ", "}} }", "150"]),
+    ),
+    max_size=8,
+).map(lambda parts: "\n".join(f"{label}{value}" for label, value in parts))  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(_DOCUMENTS.map(json.dumps) | st.lists(_DOCUMENTS.map(json.dumps), max_size=3).map("\n".join) | _TEXTS)
+def test_whatever_a_file_holds_ends_in_figures_that_can_be_or_in_one_line(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        path.write_text(text)
+        try:
+            found = read(path)
+        except InputError as error:
+            assert "\n" not in str(error)
+            return
+    json.dumps(found, allow_nan=False)
+    for one in found["servers"]:
+        assert one["accept_length"] is None or one["accept_length"] >= 1
+        assert one["accept_rate"] is None or 0 <= one["accept_rate"] <= 1

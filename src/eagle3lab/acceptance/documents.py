@@ -83,11 +83,7 @@ class ServerInfo:
         if not isinstance(states, list):
             states = [states] if isinstance(states, Mapping) else []
         listed = [state for state in states if isinstance(state, Mapping)]
-        arguments: dict[str, object] = {
-            name: value
-            for name in _ARGUMENTS
-            if isinstance(value := info.get(name), str | int) and not isinstance(value, bool)
-        }
+        arguments = _arguments(info)
         if not arguments and not listed:
             return None
         lengths = [_length(state) for state in (info, *listed)]
@@ -101,9 +97,18 @@ class ServerInfo:
 
 def _length(state: Mapping[str, Any]) -> float | None:
     value = state.get("avg_spec_accept_length")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) and value >= 1 else None
+    found = None if isinstance(value, str) else number(value)
+    return found if found is not None and found >= 1 else None
+
+
+def _arguments(node: Mapping[str, Any]) -> dict[str, object]:
+    """The settings of a server that stand in an object; a count beyond a million is none."""
+    return {
+        name: value
+        for name in _ARGUMENTS
+        if isinstance(value := node.get(name), str)
+        or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1_000_000)
+    }
 
 
 Sample = tuple[str, dict[str, str], float]
@@ -170,11 +175,7 @@ def parse(text: str) -> object | None:
 
 def _context(node: Mapping[str, Any]) -> dict[str, object]:
     """What an object says of the server that everything in it is about."""
-    known: dict[str, object] = {
-        name: value
-        for name in _ARGUMENTS
-        if isinstance(value := node.get(name), str | int) and not isinstance(value, bool)
-    }
+    known = _arguments(node)
     if "phase" in node:
         known["phase"] = node["phase"]
     ended = node.get("ended_s")

@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from eagle3lab.engines.extract.tree import SourceTree
 from eagle3lab.engines.facts import Source
 
-_PACKAGE = "sglang.srt."
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
@@ -42,9 +42,10 @@ class ClassRef:
 class Module:
     """One file, parsed."""
 
-    def __init__(self, file: str, text: str, tree: ast.Module) -> None:
+    def __init__(self, file: str, text: str, tree: ast.Module, package: str) -> None:
         self.file = file
         self.tree = tree
+        self.package = package
         # As the parser counts them: str.splitlines would also break at form feeds.
         self._lines = _NEWLINE.split(text)
 
@@ -67,7 +68,7 @@ class Module:
     @property
     def dotted(self) -> str:
         """As it is imported."""
-        return _PACKAGE + self.file.removesuffix(".py").replace("/", ".")
+        return self.package + self.file.removesuffix(".py").replace("/", ".")
 
     @cached_property
     def classes(self) -> dict[str, ClassRef]:
@@ -97,14 +98,18 @@ class Module:
         """Local name to (file, name there) for what is imported from other files of the engine."""
         names: dict[str, tuple[str, str]] = {}
         for node in top_level(self.tree):
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.level == 0
-                and (node.module or "").startswith(_PACKAGE)
-            ):
-                file = str(node.module).removeprefix(_PACKAGE).replace(".", "/")
+            file = self._origin(node) if isinstance(node, ast.ImportFrom) else None
+            if isinstance(node, ast.ImportFrom) and file is not None:
                 names |= {alias.asname or alias.name: (file, alias.name) for alias in node.names}
         return names
+
+    def _origin(self, node: ast.ImportFrom) -> str | None:
+        """The file, without its ending, that an import is from; None for one of another package."""
+        inside = (node.module or "").replace(".", "/")
+        if node.level:
+            return f"{PurePosixPath(self.file).parents[node.level - 1]}/{inside}"
+        package = self.package.replace(".", "/")
+        return inside.removeprefix(package) if inside.startswith(package) else None
 
 
 class Syntax:
@@ -141,6 +146,10 @@ class Syntax:
             seen.add((here.file, name))
             if name in here.classes:
                 return here.classes[name]
+            same = here.constants.get(name)
+            if isinstance(same, ast.Name):  # another name for a class
+                name = same.id
+                continue
             if name not in here.imported:
                 return None
             file, name = here.imported[name]
@@ -201,7 +210,7 @@ class Syntax:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return Module(file, text, ast.parse(text))
+                return Module(file, text, ast.parse(text), self.tree.package)
         except SyntaxError as error:
             self.broken[file] = f"line {error.lineno}: {error.msg}"
         except (ValueError, RecursionError, MemoryError) as error:
@@ -210,12 +219,14 @@ class Syntax:
 
 
 def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Statements of a module, with those in top-level `if`, `try` and `with` blocks."""
+    """Statements of a module, with those in top-level `if`, `try` and `with` blocks; of `if TYPE_CHECKING` the rest."""
     waiting: list[ast.stmt] = list(tree.body)
     while waiting:
         node = waiting.pop(0)
         yield node
-        if isinstance(node, ast.If | ast.Try | ast.With):
+        if isinstance(node, ast.If) and dotted_name(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        elif isinstance(node, ast.If | ast.Try | ast.With):
             for field in ("body", "orelse", "finalbody"):
                 waiting += getattr(node, field, [])
             for handler in getattr(node, "handlers", []):

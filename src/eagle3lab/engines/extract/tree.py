@@ -26,7 +26,10 @@ class SourceTree:
         path: What the user pointed at.
         files: Path of every Python file relative to the root, sorted.
         skipped: Files that could not be read, with the reason.
+        package: What the names of its modules begin with.
     """
+
+    package: ClassVar[str]
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -21,6 +21,8 @@ _ADVICE = "Point at an SGLang checkout, an installed sglang folder, site-package
 class _Release(SourceTree):
     """What the package says of itself; paths are relative to `sglang/srt`."""
 
+    package = "sglang.srt."
+
     def release(self) -> tuple[str, str, int] | None:
         """The release the package names, with the file (relative to `sglang/srt`) and line; None if it names none."""
         found = re.compile(

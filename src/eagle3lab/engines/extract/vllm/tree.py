@@ -47,6 +47,8 @@ def _root(path: Path) -> Path | None:
 class _Release(SourceTree):
     """What the distribution says of itself."""
 
+    package = "vllm."
+
     def release(self) -> tuple[str, str, int] | None:
         """The release that the distribution or the generated `_version.py` names."""
         found = re.compile(

@@ -1,0 +1,191 @@
+"""What a release's code for a drafter class comes to: its constructors, or its loader, cut out of the source tree.
+
+What is cut out is what a proof runs, so its digest stands for the proof: code that is cut out alike does the same.
+Docstrings, annotations, decorators and the methods that constructors do not call are left behind.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name
+
+# Layers that `stand_ins.py` knows; others must make no parameters.
+_KNOWN_LAYERS = (
+    "VocabParallelEmbedding", "ParallelLMHead", "RMSNorm", "QKVParallelLinear", "MergedColumnParallelLinear",
+    "ColumnParallelLinear", "ReplicatedLinear", "RowParallelLinear",
+)  # fmt: skip
+# `create_weights` is not among them: only a quantised layer calls it.
+_MAKES_PARAMETERS = ("Parameter", "register_parameter")
+_KEPT_DECORATORS = ("property", "staticmethod", "classmethod")
+
+
+@dataclass(frozen=True, slots=True)
+class CutOut:
+    """Code cut out of a source tree, file by file, as `stand_ins.py` is given it.
+
+    Attributes:
+        files: File to its source, to what its names from other files mean, and to the layers it names that make
+            parameters in a way that is not known.
+        start: File and name of the drafter class.
+    """
+
+    files: dict[str, Any]
+    start: tuple[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Sixteen characters that stand for the code."""
+        text = json.dumps([self.files, self.start], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def constructors(syntax: Syntax, cls: ClassRef) -> CutOut:
+    """The constructors of a class, of all model classes that it is built from, and what takes weights of a target."""
+    folder = cls.module.file.rpartition("/")[0] + "/"
+    cutting = _Cutting(syntax, folder, {"__init__", "set_embed", "set_embed_and_head"})
+    while cutting.cut(cls):
+        pass  # until no class has a method more that another one calls
+    return CutOut(cutting.files(), (cls.module.file, cls.name))
+
+
+class _Cutting:
+    """Classes and functions of one folder, followed by their names.
+
+    Attributes:
+        methods: Names of the methods and class attributes that are kept.
+    """
+
+    def __init__(self, syntax: Syntax, folder: str, methods: set[str]) -> None:
+        self._syntax, self._folder, self.methods = syntax, folder, methods
+        self._nodes: dict[str, dict[str, ast.stmt]] = {}
+        self._imports: dict[str, dict[str, tuple[str, str]]] = {}
+        self._layers: dict[str, set[str]] = {}
+
+    def cut(self, cls: ClassRef) -> bool:
+        """Cut out what is reached from a class; whether more methods are asked for than were kept."""
+        before = set(self.methods)
+        self._nodes.clear()
+        self._take(cls.module, cls.name)
+        return self.methods != before
+
+    def files(self) -> dict[str, Any]:
+        """What was cut out."""
+        return {
+            file: {
+                "source": "\n\n".join(
+                    ast.unparse(node) for node in sorted(nodes.values(), key=lambda node: node.lineno)
+                ),
+                "imports": self._imports.get(file, {}),
+                "layers": sorted(self._layers.get(file, ())),
+            }
+            for file, nodes in sorted(self._nodes.items())
+        }
+
+    def _take(self, module: Module, name: str) -> None:
+        """The class, function or constant of that name, and what it names in turn."""
+        here = self._nodes.setdefault(module.file, {})
+        if name in here:
+            return
+        node: ast.stmt
+        if name in module.classes:
+            node = self._class(module.classes[name].node)
+        elif name in module.functions:
+            node = bare(module.functions[name])
+        else:
+            node = ast.Assign([ast.Name(name, ast.Store())], module.constants[name], lineno=0)
+            ast.fix_missing_locations(node)
+        here[name] = node
+        for used in sorted({inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}):
+            if used in module.imported and (used == name or not _defined(module, used)):
+                self._import(module, used)
+            elif used != name and _defined(module, used):
+                self._take(module, used)
+
+    def _import(self, module: Module, name: str) -> None:
+        file, there = module.imported[name]
+        found = self._syntax.resolve(module, name) if not _defined(module, name) else None
+        if found is None:
+            other = self._syntax.module(f"{file}.py")
+            found = self._syntax.resolve(other, there) if other is not None else None
+        if found is not None and found.module.file.startswith(self._folder):
+            self._imports.setdefault(module.file, {})[name] = (found.module.file, found.name)
+            self._take(found.module, found.name)
+        elif found is not None:
+            if found.name not in _KNOWN_LAYERS and not _parameter_free(found):
+                self._layers.setdefault(module.file, set()).add(name)
+        elif f"{file}.py".startswith(self._folder):
+            function = self._syntax.function(module, name)
+            if function is not None:
+                self._imports.setdefault(module.file, {})[name] = (function[0].file, function[1].name)
+                self._take(function[0], function[1].name)
+
+    def _class(self, node: ast.ClassDef) -> ast.ClassDef:
+        """The class with the methods and attributes that are asked for."""
+        body: list[ast.stmt] = []
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and member.name in self.methods:
+                body.append(bare(member))
+                self.methods |= {inner.attr for inner in ast.walk(member) if isinstance(inner, ast.Attribute) and _own(inner)}
+            elif isinstance(member, ast.Assign) and dotted_name(member.targets[0]) in self.methods:
+                body.append(member)
+        kept = ast.ClassDef(node.name, node.bases, [], body or [ast.Pass()], [])
+        return ast.fix_missing_locations(ast.copy_location(kept, node))
+
+
+def _own(node: ast.Attribute) -> bool:
+    """`self.something`, `super().something`."""
+    return dotted_name(node.value) in ("self", "cls") or called(node.value) == "super"
+
+
+def _defined(module: Module, name: str) -> bool:
+    """Whether a file defines the name, by more than a call whose answer depends on the machine."""
+    constant = module.constants.get(name)
+    simple = constant is not None and not any(isinstance(part, ast.Call) for part in ast.walk(constant))
+    return name in module.classes or name in module.functions or simple
+
+
+def _parameter_free(cls: ClassRef) -> bool:
+    """Whether a class of the engine's layers makes no parameters: its constructor calls nothing that does."""
+    constructor = cls.method("__init__")
+    names = {called(node) or "" for node in ast.walk(constructor)} if constructor else set()
+    return not any(name in _MAKES_PARAMETERS or name.endswith(("Linear", "Embedding")) for name in names)
+
+
+class _Bare(ast.NodeTransformer):
+    """Without docstrings, annotations, and imports from the engine, whose names stand in for themselves."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.returns = None
+        kept = [one for one in node.decorator_list if dotted_name(one) in _KEPT_DECORATORS]
+        node.decorator_list = list(kept)
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        engine = node.level or (node.module or "").startswith(("sglang", "vllm"))
+        return ast.copy_location(ast.Pass(), node) if engine else node
+
+
+def bare(function: ast.FunctionDef) -> ast.FunctionDef:
+    """A function without what is of no account when it runs on stand-ins."""
+    found = _Bare().visit(copy.deepcopy(function))
+    assert isinstance(found, ast.FunctionDef)
+    return ast.fix_missing_locations(found)

@@ -149,12 +149,12 @@ def _names(table: _Table) -> NameRules:
     ]
     lookup = table.table("lookup")
     rules = NameRules(
+        lookup.text("unmatched"),
+        lookup.source(),
         tuple(renames),
         tuple(special),
         tuple(stacked),
         lookup.texts("prefixes"),
-        lookup.text("unmatched"),
-        lookup.source(),
     )
     lookup.close()
     table.close()
@@ -189,25 +189,27 @@ def _parameter(table: _Table) -> Parameter:
     parameter = Parameter(
         table.text("name"),
         cast(ParameterKind, kind),
+        table.source(),
         table.texts("rows"),
         columns,
         table.texts("later_columns", list(columns)),
         table.optional_text("when"),
-        table.source(),
     )
     table.close()
     return parameter
 
 
 def _construction(table: _Table) -> ConstructionRule:
+    exception = table.text("exception")
     rule = ConstructionRule(
         table.text("rule"),
-        table.text("exception"),
+        exception,
+        table.source(),
         table.text("message"),
         table.optional_text("size"),
         table.texts("allowed"),
         table.optional_text("when"),
-        table.source(),
+        checked_config=exception == "StrictDataclassFieldValidationError",
     )
     table.close()
     return rule
@@ -222,9 +224,9 @@ def _vocabulary(table: _Table) -> VocabularyPadding:
 def _from_target(table: _Table) -> FromTarget:
     replaced = FromTarget(
         table.text("parameter"),
+        table.source(),
         table.texts("unless_differs"),
         table.optional_text("when_null"),
-        table.source(),
     )
     table.close()
     return replaced

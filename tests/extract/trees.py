@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from eagle3lab.engines.extract import ReleaseFacts, extract
-from eagle3lab.engines.extract.sglang.tree import open_tree
 from eagle3lab.engines.extract.syntax import Syntax
+from eagle3lab.engines.extract.tree import open_sglang
 
 PROJECT = Path(__file__).parents[2]
 INSTALLED = ("0.5.9", "0.5.23")
@@ -20,7 +20,8 @@ LOADER = "models/llama_eagle3.py"
 # What the facts of the EAGLE-3 class are read from, and what marks a tree as SGLang.
 NEEDED = (
     "server_args.py", "models/registry.py", "managers/scheduler.py", LOADER, "models/llama.py", "layers/linear.py",
-    "layers/vocab_parallel_embedding.py", "layers/utils/common.py", "layers/radix_attention.py",
+    "layers/vocab_parallel_embedding.py", "layers/utils/common.py", "layers/utils/__init__.py",
+    "layers/radix_attention.py",
     "layers/activation.py", "layers/logits_processor.py", "distributed/utils.py", "speculative/spec_info.py",
     "model_executor/model_runner.py", "model_executor/cuda_graph_runner.py",
     "managers/scheduler_metrics_mixin.py", "utils/hf_transformers_utils.py",
@@ -46,7 +47,7 @@ def root_of(release: str) -> Path:
 @cache
 def syntax_of(release: str) -> Syntax:
     """The syntax of an installed release."""
-    return Syntax(open_tree(root_of(release)))
+    return Syntax(open_sglang(root_of(release)))
 
 
 @cache

@@ -10,9 +10,8 @@ import pytest
 
 from eagle3lab.engines.atlas.data import release_facts
 from eagle3lab.engines.extract.syntax import Syntax
-from eagle3lab.engines.extract.tree import SourceTree
+from eagle3lab.engines.extract.tree import SourceTree, open_vllm
 from eagle3lab.engines.extract.vllm import VllmFacts
-from eagle3lab.engines.extract.vllm.tree import open_vllm
 from eagle3lab.engines.facts import sources
 from tests.engines.cases import SPECULATORS
 from tests.engines.drafters import stated

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from eagle3lab.cli import app
 from eagle3lab.engines.atlas.resolve import resolve_engine
-from eagle3lab.engines.facts.vllm import ModuleNames
+from eagle3lab.engines.facts import ModuleNames
 from eagle3lab.engines.loading import LoadPlan, simulate, simulate_load
 from eagle3lab.engines.loading.walk import walk
 from eagle3lab.errors import InputError

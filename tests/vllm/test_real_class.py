@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.engines.atlas.oracle_names import families, generated
 from eagle3lab.engines.atlas.resolve import resolve_engine
-from eagle3lab.engines.atlas.vllm_oracle import EDGES
-from eagle3lab.engines.facts import EngineFacts
-from eagle3lab.engines.facts.vllm import ModuleNames
+from eagle3lab.engines.facts import EngineFacts, ModuleNames
 from eagle3lab.engines.ground_truth import real
 from eagle3lab.engines.ground_truth.locate import find_installation
 from eagle3lab.engines.ground_truth.process import engine_process
 from eagle3lab.engines.loading import differences, simulate
 from eagle3lab.engines.loading.walk import shipped_marks, walk
+from eagle3lab.engines.proof.names import EDGES, families, generated
 from eagle3lab.errors import InputError
 from tests.engines.cases import ALL, FC_NORMS, INPUT_NORM, QK_NORMS, Case
 from tests.engines.drafters import HIDDEN, head, raw_config, read, tensor

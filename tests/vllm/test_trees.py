@@ -15,8 +15,8 @@ from eagle3lab.engines.atlas import __main__ as make_atlas
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.extract import extract
 from eagle3lab.engines.extract import tree as tree_module
+from eagle3lab.engines.extract.tree import is_vllm
 from eagle3lab.engines.extract.vllm import VllmFacts
-from eagle3lab.engines.extract.vllm.tree import is_vllm
 from eagle3lab.engines.loading import simulate
 from eagle3lab.errors import InputError
 from eagle3lab.serving.engine import find_engine

@@ -19,8 +19,8 @@ from eagle3lab.engines.arguments import (
 from eagle3lab.engines.arguments import releases as rules_are_known_of
 from eagle3lab.engines.atlas.changes import Change, changes_by_release, target_rule
 from eagle3lab.engines.atlas.data import entries, release_facts
-from eagle3lab.engines.atlas.oracle import parameter_names, simulated
 from eagle3lab.engines.extract import ReleaseFacts
+from eagle3lab.engines.proof.loaders import Setting, parameter_names, predicted
 from eagle3lab.engines.release import releases
 
 
@@ -220,7 +220,7 @@ def _releases_table(columns: Sequence[tuple[str, str]], cell: _Cell) -> str:
 def _fate(facts: ReleaseFacts, name: str) -> str:
     if facts.names is None or facts.parameters is None:
         return "unknown"
-    fate = simulated(name, facts.names, set(parameter_names(facts.parameters)))
+    fate = predicted(name, facts.names, set(parameter_names("sglang", facts.parameters, Setting())))
     return f"stops with {fate[1]}" if fate[0] == "raised" else _WORDS[str(fate[0])]
 
 

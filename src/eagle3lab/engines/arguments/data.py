@@ -85,11 +85,11 @@ def extract_rules(path: Path) -> ArgumentRules:
     """
     from eagle3lab.engines.extract.reading import reading
     from eagle3lab.engines.extract.sglang.procedures import read_arguments
-    from eagle3lab.engines.extract.sglang.tree import open_tree
     from eagle3lab.engines.extract.syntax import Syntax
+    from eagle3lab.engines.extract.tree import open_sglang
 
     with reading(path):
-        tree = open_tree(path)
+        tree = open_sglang(path)
         found = tree.release()
         return read_arguments(Syntax(tree), found[0] if found else "")
 

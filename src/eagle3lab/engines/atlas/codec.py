@@ -74,6 +74,8 @@ def _decoder_of_fields(kind: type) -> Callable[[Any], Any]:
     needed = sum(field.default is MISSING and field.default_factory is MISSING for field in fields(kind))
 
     def decode_fields(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
         if isinstance(value, dict) and value.keys() <= named.keys():
             return kind(**{name: named[name](item) for name, item in value.items()})
         if not isinstance(value, list) or not needed <= len(value) <= len(decoders):

@@ -11,11 +11,17 @@ import lzma
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from eagle3lab.engines.atlas.codec import decode, encode, encode_named
+from eagle3lab.engines.atlas.variants import Assigned, composed
 from eagle3lab.engines.extract.model import ReleaseFacts
 
-_SCHEMA = 1
+_SCHEMA = 2
+# What the variants of a release's classes say, and the file does not repeat.
+_COMPOSED = (
+    "names", "sizes", "switches", "parameters", "construction", "from_target", "others", "proofs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,21 @@ def _lines(kind: str) -> tuple[bytes, ...]:
 @cache
 def entries(kind: str = "sglang") -> tuple[Entry, ...]:
     """Every release of a kind of engine in the atlas, oldest first."""
-    head = json.loads(_lines(kind)[0])
+    return tuple(Entry(*entry) for entry in _head(kind)["releases"])
+
+
+@cache
+def digests(kind: str) -> dict[str, str]:
+    """Digest of code that some release has to the id of the variant that it is proved to be."""
+    return dict(_head(kind)["digests"])
+
+
+@cache
+def _head(kind: str) -> dict[str, Any]:
+    head: dict[str, Any] = json.loads(_lines(kind)[0])
     if head["schema"] != _SCHEMA:
         raise ValueError(f"{file_of(kind).name}: schema {head['schema']} is not {_SCHEMA}")
-    return tuple(Entry(*entry) for entry in head["releases"])
+    return head
 
 
 @cache
@@ -63,7 +80,10 @@ def release_facts(release: str, kind: str = "sglang") -> ReleaseFacts:
         number = [entry.release for entry in entries(kind)].index(release)
     except ValueError:
         raise KeyError(release) from None
-    return decode(_type_of(kind), json.loads(_lines(kind)[number + 1]))
+    row = json.loads(_lines(kind)[number + 1])
+    assigned = [decode(Assigned, entry) for entry in row.pop("classes")]
+    facts = decode(_type_of(kind), row)
+    return facts.with_classes([composed(kind, one, bool(facts.config_checked)) for one in assigned])
 
 
 def _type_of(kind: str) -> type[ReleaseFacts]:
@@ -76,8 +96,17 @@ def _type_of(kind: str) -> type[ReleaseFacts]:
 
 def pack(found: list[tuple[Entry, ReleaseFacts]]) -> bytes:
     """The file with these releases, oldest first."""
-    head = {"schema": _SCHEMA, "releases": [encode(entry) for entry, _ in found]}
-    lines = [head, *(encode_named(facts) for _, facts in found)]
+    known = {
+        digest: variant
+        for _, facts in found
+        for one in facts.proofs
+        for digest, variant in one.digests.items()
+    }
+    head = {"schema": _SCHEMA, "digests": known, "releases": [encode(entry) for entry, _ in found]}
+    lines = [head]
+    for _, facts in found:
+        row = {name: value for name, value in encode_named(facts).items() if name not in _COMPOSED}
+        lines.append({**row, "classes": [encode(one.assigned) for one in facts.proofs]})
     text = "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
     return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, filters=filters)

@@ -78,7 +78,9 @@ def resolve_release(spec: str) -> Resolved:
         path = Path(text)
         facts = extract(path)
         note = f"facts read from the source at {printable(str(path))}"
-        return Resolved(str(path), Release(facts.kind, facts.release or ""), facts, (note,), str(path))
+        return Resolved(
+            str(path), Release(facts.kind, facts.release or ""), facts, (note, *facts.run_notes()), str(path)
+        )
     if text.partition("==")[2].strip() and text.partition("==")[0].strip():
         return _named(parse_release(text))
     raise InputError(
@@ -207,13 +209,14 @@ def _installed() -> Resolved:
             else f"the atlas does not have {release}"
         )
         note = f"{why}: its facts are read from the installed source at {printable(str(engine.root))}"
-        return Resolved(str(said), said, facts, (note,))
+        return Resolved(str(said), said, facts, (note, *facts.run_notes()))
     named = _named(release)
     changed = _changed(engine.package, named.facts) if engine.package is not None else []
     if not changed:
         return named
     note = f"the installed {release} was changed ({', '.join(changed)}): its facts are read from its source"
-    return Resolved(str(release), release, extract(root), (note,))
+    facts = extract(root)
+    return Resolved(str(release), release, facts, (note, *facts.run_notes()))
 
 
 def _changed(package: metadata.Distribution, facts: ReleaseFacts) -> list[str]:

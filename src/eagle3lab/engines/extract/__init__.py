@@ -46,7 +46,7 @@ def extract(path: Path) -> ReleaseFacts:
         InputError: There is neither there.
     """
     # The readers are of no use to those who only need the types.
-    from eagle3lab.engines.extract.vllm.tree import is_vllm
+    from eagle3lab.engines.extract.tree import is_vllm
 
     if is_vllm(path):
         from eagle3lab.engines.extract.vllm.read import read_vllm

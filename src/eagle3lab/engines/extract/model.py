@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
 
+from eagle3lab.engines.atlas.variants import Proof
 from eagle3lab.engines.facts import (
     Acceptance,
     Capture,
@@ -235,6 +236,7 @@ class ReleaseFacts:
         others: The other EAGLE-3 and EAGLE-1 classes that could be read.
         undescribed: Those that could not, with the reason.
         server_info: Paths that tell about a running server, and the fields about speculation in its answer.
+        proofs: By what the variants of its classes are known; empty for a release of the atlas.
     """
 
     kind: ClassVar[str] = "sglang"
@@ -243,15 +245,9 @@ class ReleaseFacts:
 
     release: str | None
     drafter: DrafterClass | None
-    names: NameRules | None
-    sizes: Mapping[str, Size]
-    switches: Mapping[str, Switch]
-    parameters: tuple[Parameter, ...] | None
-    construction: tuple[ConstructionRule, ...]
     vocabulary: VocabularyPadding | None
     zero_filled: tuple[str, ...]
     zero_filled_source: Source | None
-    from_target: tuple[FromTarget, ...]
     capture: Capture | None
     acceptance: Acceptance | None
     config_checked: bool | None
@@ -264,9 +260,58 @@ class ReleaseFacts:
     metrics: tuple[str, ...]
     meta_info: tuple[str, ...]
     unknown: tuple[Unknown, ...]
+    names: NameRules | None = None
+    sizes: Mapping[str, Size] = field(default_factory=dict)
+    switches: Mapping[str, Switch] = field(default_factory=dict)
+    parameters: tuple[Parameter, ...] | None = None
+    construction: tuple[ConstructionRule, ...] = ()
+    from_target: tuple[FromTarget, ...] = ()
     others: tuple[DrafterRules, ...] = ()
     undescribed: Mapping[str, str] = field(default_factory=dict)
     server_info: tuple[str, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+
+    def with_classes(self, rules: Sequence[DrafterRules]) -> Self:
+        """The same with the rules of its drafter classes, those of `drafter` first if they are among them."""
+        main = rules[0] if rules and rules[0].drafter == self.drafter else None
+        if main is None:
+            return replace(self, others=tuple(rules))
+        return replace(
+            self,
+            names=main.names,
+            sizes=main.sizes,
+            switches=main.switches,
+            parameters=main.parameters,
+            construction=main.construction,
+            from_target=main.from_target,
+            others=tuple(rules[1:]),
+        )
+
+    def classes(self) -> tuple[DrafterRules, ...]:
+        """Every drafter class whose rules are known, that of `drafter` first."""
+        if self.drafter is None or self.names is None or self.parameters is None:
+            return self.others
+        main = DrafterRules(
+            "EAGLE-3",
+            self.drafter,
+            self.names,
+            self.sizes,
+            self.switches,
+            self.parameters,
+            self.construction,
+            self.from_target,
+        )
+        return (main, *self.others)
+
+    def run_notes(self) -> tuple[str, ...]:
+        """What a reader should know where code of the source tree was run, and not only read."""
+        names = [proof.assigned.drafter.name for proof in self.proofs if proof.ran]
+        if not names:
+            return ()
+        return (
+            f"the constructors and load_weights of {' and '.join(names)} are not those of a release: they were run on "
+            "stand-ins, in a process of their own, to see which known ones they agree with",
+        )
 
     def further_topics(self) -> dict[str, dict[str, str]]:
         """What there is to say of this engine only, for people: topic to item to what is said of it."""

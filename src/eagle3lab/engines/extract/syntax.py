@@ -49,6 +49,11 @@ class Module:
         # As the parser counts them: str.splitlines would also break at form feeds.
         self._lines = _NEWLINE.split(text)
 
+    @property
+    def count(self) -> int:
+        """Number of lines."""
+        return len(self._lines)
+
     def source(self, node: ast.AST) -> Source:
         """Where `node` begins."""
         return self.line(getattr(node, "lineno", 1))
@@ -178,15 +183,21 @@ class Syntax:
         return tuple(found)
 
     def _collect(self, cls: ClassRef, found: list[ClassRef]) -> None:
+        for parent in self.parents(cls):
+            if parent not in found:
+                found.append(parent)
+                self._collect(parent, found)
+
+    def parents(self, cls: ClassRef) -> Iterator[ClassRef]:
+        """The classes inside the engine that a class names as its bases."""
         for base in cls.node.bases:
             if not isinstance(base, ast.Name):
                 continue
             # `class LlamaDecoderLayer(LlamaDecoderLayer)` names the imported class, not itself.
             parent = self._imported(cls.module, base.id) if base.id == cls.name else None
             parent = parent or self.resolve(cls.module, base.id)
-            if parent is not None and parent.node is not cls.node and parent not in found:
-                found.append(parent)
-                self._collect(parent, found)
+            if parent is not None and parent.node is not cls.node:
+                yield parent
 
     def _imported(self, module: Module, name: str) -> ClassRef | None:
         if name not in module.imported:
@@ -254,3 +265,20 @@ def called(node: ast.AST) -> str | None:
 def text_of(node: ast.AST | None) -> str | None:
     """The value of a string literal, None for anything else."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def find_scope(module: Module, dotted: str) -> range | None:
+    """The lines of a class, a function or a method, `Class.method`; of the whole file for ""; None if there is none."""
+    node: ast.AST = module.tree
+    for part in filter(None, dotted.split(".")):
+        named = [
+            inner
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.ClassDef | ast.FunctionDef) and inner.name == part and inner is not node
+        ]
+        if not named:
+            return None
+        node = named[-1]
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    return range(1, module.count + 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from eagle3lab.engines.facts import EngineFacts
-from eagle3lab.engines.facts.vllm import ModuleNames
+from eagle3lab.engines.facts import EngineFacts, ModuleNames
 from eagle3lab.engines.ground_truth.process import engine_process
 from eagle3lab.engines.ground_truth.replies import (
     assembled,

@@ -11,7 +11,7 @@ from eagle3lab.engines.loading.names import Route
 
 if TYPE_CHECKING:
     # vLLM's own types are of no use to a load by SGLang.
-    from eagle3lab.engines.facts.vllm import ModuleNames, Unused
+    from eagle3lab.engines.facts import ModuleNames, Unused
 
 _INNER = "model."
 # Name of a fused layer to its class.

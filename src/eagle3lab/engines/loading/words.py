@@ -15,7 +15,7 @@ from eagle3lab.text import printable
 
 if TYPE_CHECKING:
     from eagle3lab.checkpoint import DrafterConfig
-    from eagle3lab.engines.facts.vllm import ConfigTranslation
+    from eagle3lab.engines.facts import ConfigTranslation
 
 
 def config_notes(config: DrafterConfig, engine: EngineFacts) -> tuple[str, ...]:

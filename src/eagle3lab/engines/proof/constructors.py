@@ -1,167 +1,252 @@
-"""Whether a variant of a drafter class says what the release's own constructors do: both asked with many configs."""
+"""Whether a build variant says what a release's own constructors do: both given many configs.
+
+Every config key that the variant or the constructors ask for is tried with several values, alone and many at once.
+"""
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from eagle3lab.engines.facts import EngineFacts
+from eagle3lab.engines.facts import ConstructionRule, EngineFacts
 from eagle3lab.engines.loading.construction import construction_error
 from eagle3lab.engines.loading.layout import local_parameters
 from eagle3lab.engines.loading.settings import Settings
 from eagle3lab.engines.loading.words import replacement
 from eagle3lab.engines.proof.cut_out import CutOut
-from eagle3lab.errors import Eagle3labError, InputError
+from eagle3lab.engines.proof.running import run
+from eagle3lab.errors import InputError
 
-LIMIT_SECONDS = 60
-_WORKER = Path(__file__).with_name("stand_ins.py")
 Config = dict[str, Any]
+_LOW_RANK = {
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12,
+}  # fmt: skip
 # A config in which every size is another number, with what is read of it that no parameter depends on.
 _PLAIN: Config = {
     "architectures": [], "model_type": "llama", "hidden_size": 192, "intermediate_size": 320, "num_hidden_layers": 1,
     "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 1000, "draft_vocab_size": 128,
     "tie_word_embeddings": False, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4, "rope_scaling": None,
-    "max_position_embeddings": 2048, "intermediate_size_mlp": 448,
+    "max_position_embeddings": 2048, "intermediate_size_mlp": 448, **_LOW_RANK,
 }  # fmt: skip
-_LOW_RANK = {
-    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12,
+_ABSENT = "(absent)"
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "num_hidden_layers": (2, 3), "hidden_act": ("gelu",), "head_dim": (None, 48), "hidden_size": (198,),
+    "intermediate_size": (321,), "intermediate_size_mlp": (449,), "vocab_size": (128,),
+    "num_attention_heads": (12, 7), "num_key_value_heads": (1, 3), **dict.fromkeys(_LOW_RANK, (14, _ABSENT)),
 }  # fmt: skip
-# Rules that are checked before the class is built, by transformers or by the engine.
-EARLIER = (
+_LISTS: tuple[Any, ...] = ([1, 2], [], None, [1, 2, 3, 4])
+# Of a key that only the constructors ask for. An error that such a value leads to need not mean anything.
+_STRANGE: tuple[Any, ...] = (True, False, 7, None, {})
+_DELIBERATE = ("ValueError", "AssertionError", "NotImplementedError", "RuntimeError")
+_TARGET = {"get_vocab_size": 1000, "get_total_num_hidden_layers": 8, "get_num_layers": 8}
+# Checked where the config is read or the class is looked for, before it is built.
+_EARLIER = (
     "model_type stated", "hidden size multiple of heads", "layer type served", "architecture registered",
 )  # fmt: skip
-_ABSENT = object()
-_VALUES: dict[str, tuple[Any, ...]] = {
-    "num_hidden_layers": (1, 2, 3), "hidden_act": ("silu", "gelu"), "model_type": ("llama", "other"),
-    "head_dim": (None, 48, _ABSENT), "hidden_size": (192, 198), "intermediate_size": (320, 321),
-    "vocab_size": (1000, 128), "num_attention_heads": (6, 12, 7), "num_key_value_heads": (1, 2, 3),
-    "intermediate_size_mlp": (448, 449), "original_vocab_size": (),
-}  # fmt: skip
-_STRANGE = (True, None, _ABSENT, 7, "x", {})
-_DELIBERATE = ("ValueError", "AssertionError", "NotImplementedError", "RuntimeError")
-def run_worker(request: Mapping[str, Any]) -> list[Any]:
-    command = [sys.executable, "-I", str(_WORKER)]
-    answer = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, timeout=LIMIT_SECONDS, env={})
-    if answer.returncode: raise Eagle3labError(answer.stderr[-800:])
-    return json.loads(answer.stdout)
 
 
-def _with(config: Config, path: str, value: Any) -> Config:
-    """The config with a value, or without one, at a dotted path."""
-    outer, _, inner = path.partition(".")
-    if inner:
-        nested = config.get(outer)
-        return {**config, outer: _with(nested if isinstance(nested, dict) else {}, inner, value)}
-    rest = {key: known for key, known in config.items() if key != outer}
-    return rest if value is _ABSENT else {**rest, outer: value}
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A config, and how many ranks the drafter is split over.
+
+    Attributes:
+        changes: What it says otherwise than the plain one.
+        config: The config as the engine reads it.
+        ranks: Number of ranks.
+    """
+
+    changes: dict[str, Any]
+    config: Config
+    ranks: int
+
+    def __str__(self) -> str:
+        ranks = [f"{self.ranks} ranks"] if self.ranks > 1 else []
+        return (
+            ", ".join([f"{key} {value}" for key, value in self.changes.items()] + ranks) or "a plain config"
+        )
 
 
-def keys_of(engine: EngineFacts) -> list[str]:
+def _probe(changes: dict[str, Any], ranks: int = 1) -> Probe:
+    config: Config = dict(_PLAIN)
+    for path, value in changes.items():
+        outer, _, inner = path.partition(".")
+        if inner:
+            nested = config.get(outer)
+            config[outer] = {**(nested if isinstance(nested, dict) else {}), inner: value}
+            if value == _ABSENT:
+                del config[outer][inner]
+        elif value == _ABSENT:
+            config.pop(outer, None)
+        else:
+            config[outer] = value
+    return Probe(changes, config, ranks)
+
+
+def _keys(engine: EngineFacts) -> list[str]:
     """Every config key that a variant asks for."""
-    keys: list[str] = []
+    keys: list[Any] = (
+        list(_VALUES) if engine.names.joined else [key for key in _VALUES if key not in _LOW_RANK]
+    )
     for size in engine.sizes.values():
-        keys += [*size.model_types.values(), *size.first, *size.stated, *size.divided]
-        keys += [one for one in (size.present, size.fallback, *size.terms) if isinstance(one, str)]
+        keys += [*size.model_types.values(), *size.first, *size.stated, *size.divided, *size.terms]
+        keys += [size.present, size.fallback]
     for switch in engine.switches.values():
         keys += [*switch.any, *switch.none, *switch.present, *switch.differs]
     for parameter in engine.parameters:
-        keys += [f for f in (*parameter.rows, *parameter.columns) if isinstance(f, str)]
-    keys += [rule.size for rule in engine.construction if rule.size]
-    keys += ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "model_type"]
-    plain = (key.removeprefix("len(").removesuffix(")") for key in keys)
-    return [key for key in dict.fromkeys(plain) if key not in engine.sizes or key in ("target_hidden_size",)]
+        keys += [*parameter.rows, *parameter.columns]
+    keys += [rule.size for rule in engine.construction]
+    plain = (key.removeprefix("len(").removesuffix(")") for key in keys if isinstance(key, str))
+    stated = {size.present for size in engine.sizes.values()} | {
+        key for s in engine.sizes.values() for key in s.first
+    }
+    return [key for key in dict.fromkeys(plain) if key not in engine.sizes or key in stated]
 
 
-def values_of(key: str, engine: EngineFacts) -> tuple[Any, ...]:
+def _values(key: str, engine: EngineFacts) -> tuple[Any, ...]:
     sizes = engine.sizes.values()
-    if key == "model_type":
-        return ("llama", "other", *(one for size in sizes for one in size.model_types))
     if key in _VALUES:
         return _VALUES[key]
     if key.endswith("layer_ids"):
-        return ([1, 2], [], None, _ABSENT, [1, 2, 3, 4])
-    if key in _LOW_RANK:
-        return (_LOW_RANK[key], _LOW_RANK[key] + 2, _ABSENT)
+        return _LISTS
     if any(key in (size.present, size.fallback, *size.first, *size.stated) for size in sizes):
         return (5, None, _ABSENT)
     return (True, False, None, _ABSENT)
 
 
-def probes(engine: EngineFacts, count: int = 150) -> list[tuple[Config, int]]:
-    """Configs and numbers of ranks, each key of the variant tried alone and then many at once."""
-    plain = {**_PLAIN, **_LOW_RANK}
-    keys = keys_of(engine)
-    found: list[tuple[Config, int]] = [(plain, ranks) for ranks in (1, 2, 3, 4, 7)]
-    for key in keys:
-        for value in values_of(key, engine):
-            found += [(_with(plain, key, value), ranks) for ranks in (1, 2)]
+def probes(variants: Sequence[EngineFacts], asked: Iterable[str], count: int = 150) -> list[Probe]:
+    """The configs to try.
+
+    Args:
+        variants: Those of one class.
+        asked: Config keys that the constructors ask for.
+        count: How many configs with several changes at once.
+    """
+    values = {key: _values(key, engine) for engine in variants for key in _keys(engine)}
+    types = [one for engine in variants for size in engine.sizes.values() for one in size.model_types]
+    values["model_type"] = ("other", *dict.fromkeys(types))
+    found = [_probe({}, ranks) for ranks in (1, 2, 3, 4, 7)]
+    for key, tried in values.items():
+        found += [_probe({key: value}, ranks) for value in tried for ranks in (1, 2)]
+    known = {part for key in values for part in (key, key.partition(".")[0])}
+    strange = sorted({*asked} - known - {"architectures", "rms_norm_eps"})
+    found += [_probe({key: value}) for key in strange for value in _STRANGE]
     choose = random.Random(0)
     for _ in range(count):
-        config = plain
-        for key in choose.sample(keys, choose.randint(2, 5)):
-            values = values_of(key, engine)
-            if values:
-                config = _with(config, key, choose.choice(values))
-        found.append((config, choose.choice((1, 1, 2, 3))))
+        keys = choose.sample(list(values), choose.randint(2, 5))
+        found.append(_probe({key: choose.choice(values[key]) for key in keys}, choose.choice((1, 1, 2, 3))))
+    if (
+        variants[0].kind == "vllm"
+    ):  # what is made of a config in the speculators format has no class to complete it
+        found += [
+            _probe({"speculators_model_type": "eagle3", key: _ABSENT})
+            for key in ("hidden_act", "rms_norm_eps")
+        ]
     return found
 
 
-def predicted(config: Config, ranks: int, engine: EngineFacts) -> dict[str, Any] | None:
-    settings = Settings(config, engine)
+def _completed(probe: Probe, engine: EngineFacts) -> tuple[str, Config]:
+    """The config's class, and the config as that completes it."""
+    if "speculators_model_type" in probe.config:
+        return "SpeculatorsConfig", probe.config
+    settings = Settings(probe.config, engine)
+    supplied = {key: settings.key(key) for key in settings.config_class if key in _PLAIN or key == "head_dim"}
+    heads = {"head_dim": settings.key("head_dim")} if probe.config.get("head_dim", 1) is None else {}
+    name = settings.config_class.get("class", "PretrainedConfig")
+    return str(name), {"tie_word_embeddings": False, **supplied, **probe.config, **heads}
+
+
+def _predicted(probe: Probe, engine: EngineFacts) -> dict[str, Any] | None:
+    """What a variant says of a config; None where it says nothing, because the class is not reached or a size lacks."""
+    settings = Settings(probe.config, engine)
+    early = tuple(rule for rule in engine.construction if _is_earlier(rule))
+    late = tuple(rule for rule in engine.construction if not _is_earlier(rule))
+    unstated = {rule.size for rule in late if rule.rule == "key stated" and rule.size not in probe.config}
+    if unstated and not settings.config_class:  # a class that is not written down may supply them
+        return None
     try:
-        error = construction_error(settings, ranks)
+        if construction_error(Settings(probe.config, replace(engine, construction=early)), probe.ranks):
+            return None
+        error = construction_error(Settings(probe.config, replace(engine, construction=late)), probe.ranks)
         if error is not None:
             return {"exception": error.type, "message": error.message}
         parameters = local_parameters(settings, 1, 0)
     except (InputError, ZeroDivisionError):
         return None
-    named = [
+    made = [
         [name, one.kind, [one.vocabulary or one.shape[0], *one.shape[1:]]] for name, one in parameters.items()
     ]
-    taken = sorted(name for name in parameters if (replacement(settings, name)))
-    return {"parameters": named, "taken": taken}
+    taken = [name for name in parameters if engine.kind == "sglang" and replacement(settings, name)]
+    return {"parameters": made, "taken": sorted(taken)}
 
 
-def completed(config: Config, engine: EngineFacts) -> Config:
-    settings = Settings(config, engine)
-    supplied = {key: settings.key(key) for key in settings.config_class if key not in ("class", "hidden_multiple_of_heads")}
-    base = {"tie_word_embeddings": False, "num_key_value_heads": settings.key("num_key_value_heads"), "pad_token_id": None}
-    heads = {"head_dim": settings.key("head_dim")} if "head_dim" in config and config["head_dim"] is None else {}
-    return {**base, **supplied, **config, **heads}
+def _is_earlier(rule: ConstructionRule) -> bool:
+    return rule.rule in _EARLIER or rule.checked_config or rule.exception == "ValidationError"
 
 
-def differences(cut: CutOut, engine: EngineFacts) -> Iterator[str]:
-    from dataclasses import replace
-    def is_earlier(r): return r.rule in EARLIER or r.exception.startswith("Strict") or r.exception=="ValidationError"
-    earlier = replace(engine, construction=tuple(r for r in engine.construction if is_earlier(r)))
-    engine = replace(engine, construction=tuple(r for r in engine.construction if not is_earlier(r)))
-    asked = probes(engine)
+def differences(code: CutOut, variants: Sequence[EngineFacts]) -> list[list[str]]:
+    """For each variant of a class, the configs of which its constructors and the variant say different things.
+
+    Raises:
+        CannotRunError: The constructors cannot be run alone.
+    """
+    asked = _run(code, variants, [_probe({})])[0].get("asked", [])
+    tried = probes(variants, asked)
+    pairs = list(zip(tried, _run(code, variants, tried), strict=True))
+    found = []
+    for engine in variants:
+        ignored = [f"does not ask for {key}" for key in engine.unfollowed_keys if key not in asked]
+        known = {*_keys(engine), "model_type", "speculators_model_type"}
+        texts = (_difference(probe, one, engine, known) for probe, one in pairs)
+        found.append(ignored + [text for text in texts if text is not None])
+    return found
+
+
+def _run(code: CutOut, variants: Sequence[EngineFacts], tried: list[Probe]) -> list[dict[str, Any]]:
+    engine = variants[0]
+    rules = {rule.rule for one in variants for rule in one.construction}
+    attention = ["attention"] if "heads multiple of key-value heads" in rules else []
+    takes = {"EAGLE-1": "set_embed_and_head"}.get(engine.drafter_kind, "set_embed")
     request = {
-        "files": cut.files, "drafter": cut.start, "kind": engine.kind, "config_class": "LlamaConfig",
-        "padding": engine.vocabulary.padding, "grows": engine.vocabulary.grows_with_tp,
-        "divides": ["vocabulary", "merged column", *(["column parallel", "row parallel"]), *(["attention"] if any(r.rule=="heads multiple of key-value heads" for r in engine.construction) else [])],
-        "target": {"get_vocab_size": 1000, "get_total_num_hidden_layers": 8, "get_num_layers": 8}, "takes": None if engine.kind=="vllm" else ("set_embed_and_head" if engine.drafter_kind=="EAGLE-1" else "set_embed"),
+        "build": [(*_completed(probe, engine), probe.ranks) for probe in tried],
+        "padding": engine.vocabulary.padding,
+        "grows": engine.vocabulary.grows_with_tp,
+        "checks": ["vocabulary", "merged column", "column parallel", "row parallel", *attention],
+        "target": _TARGET,
+        "takes": takes if engine.kind == "sglang" else None,
     }
-    real = run_worker({**request, "build": [(completed(c, engine), n) for c, n in asked]})
-    for (config, ranks), happened in zip(asked, real, strict=True):
-        refused = predicted(config, ranks, earlier)
-        said = None if refused is None or "exception" in refused else predicted(config, ranks, engine)
-        if said and engine.kind == "vllm" and "taken" in said: said["taken"]=[]
-        changed = {k: v for k, v in config.items() if {**_PLAIN, **_LOW_RANK}.get(k, _ABSENT) != v}
-        changed |= {k: "absent" for k in {**_PLAIN, **_LOW_RANK} if k not in config}
-        if said is None:
-            continue
-        happened.pop("asked", None)
-        if "taken" in said and "taken" not in happened: said.pop("taken")
-        if said != happened:
-            yield f"{changed} on {ranks} ranks: predicted {brief(said, happened)}, happened {brief(happened, said)}"
+    return run(engine.kind, code, request)
 
-def brief(one, other):
-    if "parameters" in one and "parameters" in other:
-        return [x for x in one["parameters"] if x not in other["parameters"]], one.get("taken") if one.get("taken")!=other.get("taken") else ""
-    return one if "exception" in one else "built" 
+
+def _difference(probe: Probe, happened: dict[str, Any], engine: EngineFacts, known: set[str]) -> str | None:
+    said = _predicted(probe, engine)
+    if "unproved" in happened:
+        return str(happened["unproved"])
+    # A value that makes no sense for a key may end in an error that means nothing.
+    strange = not probe.changes.keys() <= known and happened.get("exception", "") not in ("", *_DELIBERATE)
+    if said is None or strange or {*engine.unfollowed_keys} & probe.changes.keys():
+        return None
+    # What the target's weights replace is not seen where tied weights are taken away twice.
+    same = all(said[key] == happened[key] for key in said if key in happened)
+    if same and ("exception" in said) == ("exception" in happened):
+        return None
+    return f"with {probe} it predicts {_words(said, happened)}, and the class: {_words(happened, said)}"
+
+
+def _words(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """What is said in one answer and not in the other."""
+    if "exception" in one:
+        return f"{one['exception']} {one['message']}".strip()
+    if "parameters" not in other:
+        return "that it is built"
+    extra = [
+        f"{name} {shape}"
+        for name, _, shape in one["parameters"]
+        if [name, _, shape] not in other["parameters"]
+    ]
+    if extra:
+        return ", ".join(extra[:3])
+    if one.get("taken") != other.get("taken"):
+        return f"{', '.join(one['taken']) or 'nothing'} taken from the target"
+    return "no other parameter"

@@ -13,7 +13,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name
+from eagle3lab.engines.loading.walk import FUSED
 
 # Layers that `stand_ins.py` knows; others must make no parameters.
 _KNOWN_LAYERS = (
@@ -131,7 +133,11 @@ class _Cutting:
         for member in node.body:
             if isinstance(member, ast.FunctionDef) and member.name in self.methods:
                 body.append(bare(member))
-                self.methods |= {inner.attr for inner in ast.walk(member) if isinstance(inner, ast.Attribute) and _own(inner)}
+                self.methods |= {
+                    inner.attr
+                    for inner in ast.walk(member)
+                    if isinstance(inner, ast.Attribute) and _own(inner)
+                }
             elif isinstance(member, ast.Assign) and dotted_name(member.targets[0]) in self.methods:
                 body.append(member)
         kept = ast.ClassDef(node.name, node.bases, [], body or [ast.Pass()], [])
@@ -189,3 +195,116 @@ def bare(function: ast.FunctionDef) -> ast.FunctionDef:
     found = _Bare().visit(copy.deepcopy(function))
     assert isinstance(found, ast.FunctionDef)
     return ast.fix_missing_locations(found)
+
+
+# ---- loaders -------------------------------------------------------------------------------------------------------
+
+_LOADER = "load_weights"
+_UTILITIES = "model_executor/models/utils.py"
+_LINEAR = "model_executor/layers/linear.py"
+
+
+def loader(syntax: Syntax, cls: ClassRef) -> CutOut:
+    """The `load_weights` of a class as a file of its own, with a class `Drafter` and what its loading goes through.
+
+    For SGLang these are the ancestors whose loaders it calls, and of all of them the methods that they hand the
+    weights to; other methods do nothing. For vLLM they are the inner model, `AutoWeightsLoader`, `WeightsMapper`
+    and the fused layers.
+
+    Raises:
+        UnreadableError: vLLM's inner model is not to be found.
+    """
+    source = _vllm_loader(syntax, cls) if syntax.tree.package == "vllm." else _sglang_loader(syntax, cls)
+    return CutOut({_LOADER: {"source": source, "imports": {}, "layers": []}}, (_LOADER, "Drafter"))
+
+
+def _sglang_loader(syntax: Syntax, cls: ClassRef) -> str:
+    bases = "Module"
+    found = syntax.function(cls.module, "get_layer_id") or _of_ancestors(syntax, cls, "get_layer_id")
+    parts = [ast.unparse(bare(found[1]))] if found else []
+    owners = [owner for owner in (cls, *syntax.bases(cls)) if owner.method(_LOADER) is not None]
+    for number, owner in reversed(list(enumerate(owners))):
+        name = "Drafter" if number == 0 else f"Ancestor{number}"
+        body = "\n".join(_members(owner))
+        parts.append(f"class {name}({bases}):\n{_indented(body)}\n\n{owner.name} = {name}")
+        bases = name
+    return "\n\n".join(parts)
+
+
+def _of_ancestors(syntax: Syntax, cls: ClassRef, name: str) -> tuple[Module, ast.FunctionDef] | None:
+    """A function as the modules of a class's ancestors know it."""
+    found = (syntax.function(base.module, name) for base in syntax.bases(cls))
+    return next((one for one in found if one is not None), None)
+
+
+def _members(owner: ClassRef) -> list[str]:
+    """The loader of a class and what of the class it uses."""
+    waiting = [_LOADER]
+    taken: dict[str, ast.FunctionDef] = {}
+    tables: list[ast.Assign] = []
+    while waiting:
+        name = waiting.pop()
+        function = owner.method(name)
+        if function is None or name in taken:
+            continue
+        hands_on = name == _LOADER or "weights" in [argument.arg for argument in function.args.args]
+        taken[name] = bare(function) if hands_on else _empty(function)
+        if hands_on:
+            attributes = (node for node in ast.walk(function) if isinstance(node, ast.Attribute))
+            used = {node.attr for node in attributes if dotted_name(node.value) == "self"}
+            waiting += sorted(used)
+            for node in owner.node.body:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in used:
+                    tables.append(node)
+    return [ast.unparse(node) for node in (*tables, *taken.values())]
+
+
+def _empty(function: ast.FunctionDef) -> ast.FunctionDef:
+    """A method of that name that does nothing, whatever it is given."""
+    parsed = ast.parse(f"def {function.name}(self, *args, **kwargs):\n    pass").body[0]
+    assert isinstance(parsed, ast.FunctionDef)
+    return parsed
+
+
+def _vllm_loader(syntax: Syntax, cls: ClassRef) -> str:
+    inner = inner_model(syntax, cls)
+    utilities, linear = syntax.module(_UTILITIES), syntax.module(_LINEAR)
+    if inner is None or utilities is None:
+        raise UnreadableError("its inner model is not understood", cls.source)
+    tied = utilities.functions.get("_get_tied_embedding_params")
+    parts = ["from __future__ import annotations", *([ast.unparse(bare(tied))] if tied else [])]
+    for name in ("WeightsMapper", "AutoWeightsLoader"):
+        if name in utilities.classes:
+            node = copy.deepcopy(utilities.classes[name].node)
+            node.body = [bare(one) if isinstance(one, ast.FunctionDef) else one for one in node.body]
+            parts.append(ast.unparse(node))
+    for name in FUSED.values():
+        parts.append(_only_loading(name, linear.classes.get(name) if linear else None))
+    return "\n\n".join([*parts, _only_loading("Inner", inner), _only_loading("Drafter", cls)])
+
+
+def _only_loading(name: str, cls: ClassRef | None) -> str:
+    """A class with the loader of `cls` and its table of names, and nothing else of it."""
+    body: list[str] = []
+    for node in cls.node.body if cls else ():
+        if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "hf_to_vllm_mapper":
+            body.append(ast.unparse(node))
+        elif isinstance(node, ast.FunctionDef) and node.name == _LOADER:
+            body.append(ast.unparse(bare(node)))
+    lines = "\n".join(body) or "pass"
+    return f"class {name}(Module):\n{_indented(lines)}"
+
+
+def inner_model(syntax: Syntax, cls: ClassRef) -> ClassRef | None:
+    """The class of `self.model`; None if it is not understood."""
+    constructor = cls.method("__init__")
+    for node in ast.walk(constructor) if constructor else ():
+        if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "self.model":
+            found = syntax.resolve(cls.module, called(node.value) or "")
+            if found is not None:
+                return found
+    return None
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

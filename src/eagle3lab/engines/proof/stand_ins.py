@@ -2,14 +2,16 @@
 
 Started as a script in a process of its own, never imported by eagle3lab; it needs neither torch nor the release. It
 reads one JSON request on stdin and writes one JSON reply. A request brings the cut-out code, file by file,
-`{"files": {FILE: {"source", "imports"}}, ...}`; a name that the code uses and that neither it nor Python defines is a
-stand-in: something that may be called, asked for attributes and compared, and that makes no parameters.
+`{"engine", "files": {FILE: {"source", "imports", "layers"}}, "start": [FILE, CLASS], ...}`; a name that the code uses
+and that neither it nor Python defines is a stand-in: something that may be called, asked for attributes and compared,
+and that makes no parameters. The rest of a request is one of
 
-- `{"build": [[CONFIG, RANKS], ...]}` answers, for each config, the parameters that the class makes, or what it raises;
-- `{"load": [NAME or [NAME, ...], ...], "parameters": [...], ...}` answers, for each name or list of names, offered
-  alone to a fresh drafter, what became of it.
+- `{"build": [[CLASS OF CONFIG, CONFIG, RANKS], ...]}`: the reply has, for each, the parameters that the class makes and
+  the config keys that it asks for, or what it raises;
+- `{"load": [NAME or [NAME, ...], ...], "parameters": [...], ...}`: the reply has, for each name or list of names,
+  offered alone to a fresh drafter, what became of it.
 
-Imports of code that runs are answered by stand-ins too, and neither files nor processes are at hand by name.
+What the code imports while it runs is a stand-in, too, and neither files nor processes are at hand by name.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from math import prod
 from typing import Any
 
 REFUSED = ("open", "exec", "eval", "compile", "input", "breakpoint", "__import__")
@@ -57,6 +58,7 @@ class StandIn:
         return StandIn(f"{self._name}.{name}", self._ranks)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A number where the name is one's, else another stand-in."""
         if self._name.endswith(("tp_size", "world_size")):
             return self._ranks
         if self._name.endswith("rank"):
@@ -96,14 +98,18 @@ class StandIn:
 
     __le__ = __gt__ = __ge__ = __lt__
 
+    def __str__(self) -> str:
+        return str(self._name)
+
     def __format__(self, spec: str) -> str:
-        return self._name
+        return str(self._name)
 
 
 class Number(int):
     """A number that may be called for, too."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> int:
+        """The number."""
         return int(self)
 
 
@@ -125,11 +131,6 @@ class Tensor:
     def __add__(self, other: object) -> Tensor:
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn(name)
-
     def detach(self) -> Tensor:
         """The same values in another object."""
         return Tensor(*self.shape)
@@ -140,7 +141,11 @@ class Leaf:
 
     dtype = "bfloat16"
 
-    def __init__(self, kind: str, *shape: int, name: str = "", reached: list[list[Any]] | None = None) -> None:
+    def __init__(
+        self, kind: str, *shape: int, name: str = "", reached: list[list[Any]] | None = None
+    ) -> None:
+        if any(isinstance(size, StandIn) for size in shape):
+            raise UnknownLayer(f"a size depends on {next(s for s in shape if isinstance(s, StandIn))}")
         self.kind, self.shape = kind, shape
         self.data = Tensor(*shape)
         self.name, self.reached = name, reached
@@ -150,15 +155,13 @@ class Leaf:
         if param.reached is not None:
             param.reached.append([param.name, shard])
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
 
 class Module:
     """As much of torch's module as constructors and loaders ask for."""
 
     quant_config = None
     prefix = ""
+    bias: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -216,6 +219,7 @@ class Module:
         return type(self).__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> StandIn:
+        """Whatever it is given."""
         return StandIn()
 
 
@@ -235,22 +239,23 @@ class ModuleList(Module):
         return iter(vars(self).values())
 
     def __len__(self) -> int:
-        return len(vars(self))
+        return len([*vars(self)])
 
     def __getitem__(self, index: int) -> Any:
-        return list(vars(self).values())[index]
+        modules: list[Any] = list(vars(self).values())
+        return modules[index]
 
 
 def layers(request: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The layers with parameters, by the name that torch or the engines give them."""
-    padding, grows, divides = request.get("padding", 64), request.get("grows"), request.get("divides", ())
+    padding, grows, divides = request.get("padding", 64), request.get("grows"), request.get("checks", ())
 
     def divide(rows: int, layer: str) -> None:
         if layer in divides and rows % ranks:
             raise AssertionError(f"{rows} is not divisible by {ranks}")
 
     def padded(rows: int) -> int:
-        step = padding
+        step: int = padding
         if grows and -(-rows // step) * step % ranks:
             step *= ranks
         return -(-rows // step) * step
@@ -266,8 +271,10 @@ def layers(request: dict[str, Any], ranks: int) -> dict[str, Any]:
             self.bias = Leaf(kind, rows) if bias else None
 
     class Embedding(Layer):
-        def __init__(self, num_embeddings: int, embedding_dim: int, *_: Any, bias: bool = False, **__: Any) -> None:
-            divide(padded(num_embeddings + 0), "vocabulary")
+        def __init__(
+            self, num_embeddings: int, embedding_dim: int, *_: Any, bias: bool = False, **__: Any
+        ) -> None:
+            divide(padded(num_embeddings), "vocabulary")
             self.fill("vocabulary", num_embeddings, embedding_dim, bias)
 
     class Norm(Layer):
@@ -293,7 +300,9 @@ def layers(request: dict[str, Any], ranks: int) -> dict[str, Any]:
             self.fill("qkv", heads * head_size, hidden_size, bias)
 
     class Merged(Layer):
-        def __init__(self, input_size: int, output_sizes: list[int], bias: Any = True, *_: Any, **__: Any) -> None:
+        def __init__(
+            self, input_size: int, output_sizes: list[int], bias: Any = True, *_: Any, **__: Any
+        ) -> None:
             if len({*output_sizes}) != 1 or len(output_sizes) != 2:
                 raise UnknownLayer("a fused layer that is not of two equal parts")
             assert "merged column" not in divides or all(size % ranks == 0 for size in output_sizes)
@@ -301,7 +310,9 @@ def layers(request: dict[str, Any], ranks: int) -> dict[str, Any]:
 
     def split(kind: str, by: str | None) -> Callable[..., Any]:
         class Split(Layer):
-            def __init__(self, input_size: int, output_size: int, bias: Any = True, *_: Any, **__: Any) -> None:
+            def __init__(
+                self, input_size: int, output_size: int, bias: Any = True, *_: Any, **__: Any
+            ) -> None:
                 if by is not None:
                     divide({"rows": output_size, "columns": input_size}[by], kind)
                 self.fill(kind, output_size, input_size, bias)
@@ -309,16 +320,19 @@ def layers(request: dict[str, Any], ranks: int) -> dict[str, Any]:
         return Split
 
     class Attention(Module):
-        def __init__(self, num_heads: int, head_size: int, scale: Any, num_kv_heads: int | None = None, **_: Any) -> None:
+        def __init__(
+            self, num_heads: int, head_size: int, scale: Any, num_kv_heads: int | None = None, **_: Any
+        ) -> None:
             shared = num_kv_heads or num_heads
             message = f"num_heads ({num_heads}) is not divisible by num_kv_heads ({shared})"
             assert "attention" not in divides or num_heads % shared == 0, message
 
     return {
-        "Attention": Attention, "Module": Module, "ModuleList": ModuleList, "Linear": Linear, "RMSNorm": Norm, "QKVParallelLinear": Qkv,
+        "Module": Module, "ModuleList": ModuleList, "Linear": Linear, "Identity": Module, "Dropout": Module,
+        "SiLU": Module, "RMSNorm": Norm, "Attention": Attention, "QKVParallelLinear": Qkv,
         "VocabParallelEmbedding": Embedding, "ParallelLMHead": Embedding, "MergedColumnParallelLinear": Merged,
         "ReplicatedLinear": split("replicated linear", None), "RowParallelLinear": split("row parallel", "columns"),
-        "ColumnParallelLinear": split("column parallel", "rows"), "Identity": Module, "Dropout": Module, "SiLU": Module,
+        "ColumnParallelLinear": split("column parallel", "rows"),
     }  # fmt: skip
 
 
@@ -349,13 +363,13 @@ def _sizes(part: Any) -> list[int]:
     return [part] if isinstance(part, int) else [n for n in part if isinstance(n, int)]
 
 
-def unknown(name: str) -> Any:
+def unknown(name: str) -> type:
     """A layer that makes parameters in a way that is not known here."""
 
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
         raise UnknownLayer(f"{name} makes parameters, and is no layer that is known")
 
-    return make
+    return type(name.rpartition(".")[2], (), {"__init__": make})
 
 
 # ---- the code ------------------------------------------------------------------------------------------------------
@@ -415,12 +429,23 @@ class Code:
         """The class or function of that name."""
         return self._scope(file)[name]
 
+    def define(self, name: str, value: Any) -> None:
+        """Give a name a meaning in every file, those included that run already."""
+        self.shared[name] = value
+        for scope in self._scopes.values():
+            scope[name] = value
+
     def _scope(self, file: str) -> dict[str, Any]:
         if file in self._scopes:
             return self._scopes[file]
         tree, entry = self._parsed[file], self._request["files"][file]
-        scope = self._scopes[file] = {"__builtins__": BUILTINS, "__name__": file}
-        bases = {dotted for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for dotted in map(ast.unparse, node.bases)}
+        scope = self._scopes[file] = {"__builtins__": BUILTINS, "__name__": __name__}
+        bases = {
+            dotted
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for dotted in map(ast.unparse, node.bases)
+        }
         for name in undefined(tree):
             scope[name] = self._meant(name, name in bases)
         for name in entry.get("layers", ()):
@@ -434,7 +459,8 @@ class Code:
     def _meant(self, name: str, is_base: bool) -> Any:
         if name in self.shared:
             return self.shared[name]
-        if is_base:
+        # vLLM's loaders ask whether a module is of some class.
+        if is_base or (name[:1].isupper() and "load" in self._request and self._request["engine"] == "vllm"):
             return type(name, (), {})
         return StandIn(name, self._ranks)
 
@@ -501,7 +527,9 @@ class Around:
         if name in ("hf_config", "hf_text_config"):
             return self.config
         if name in ("speculative_config", "draft_model_config", "model_config"):
-            return Around(self.config, self.target, self.ranks, self.drafter or name.startswith(("spec", "draft")))
+            return Around(
+                self.config, self.target, self.ranks, self.drafter or name.startswith(("spec", "draft"))
+            )
         if name in self.target:
             return lambda *args: self.target[name]
         if name in ("pipeline_parallel_size", "tensor_parallel_size"):
@@ -532,21 +560,26 @@ def code_for(request: dict[str, Any], ranks: int) -> Code:
     return code
 
 
-def build(request: dict[str, Any], code: Code, values: dict[str, Any], ranks: int) -> dict[str, Any]:
+def build(
+    request: dict[str, Any], code: Code, class_name: str, values: dict[str, Any], ranks: int
+) -> dict[str, Any]:
     """The parameters that the class makes from a config, and what it takes from a target; or what it raises."""
     asked: set[str] = set()
-    config = config_of(request["config_class"], values, asked)
+    config = config_of(class_name, values, asked)
     around = Around(config, request.get("target", {}), ranks)
     code.shared["around"] = around
-    arguments = {"vllm_config": around} if request["kind"] == "vllm" else {"config": config}
+    arguments = {"vllm_config": around} if request["engine"] == "vllm" else {"config": config}
     try:
-        model = code.named(*request["drafter"])(**arguments)
+        model = code.named(*request["start"])(**arguments)
     except UnknownLayer as error:
         return {"unproved": str(error)}
     except Exception as error:
         return {"exception": type(error).__name__, "message": str(error), "asked": sorted(asked)}
     parameters = list(model.named_parameters())
-    reply = {"parameters": [[name, leaf.kind, leaf.shape] for name, leaf in parameters], "asked": sorted(asked)}
+    reply = {
+        "parameters": [[name, leaf.kind, leaf.shape] for name, leaf in parameters],
+        "asked": sorted(asked),
+    }
     try:
         return reply | {"taken": taken(request.get("takes"), model, dict(parameters))}
     except AttributeError:  # tied weights are taken away twice
@@ -568,14 +601,74 @@ def taken(method: str | None, model: Any, before: dict[str, Leaf]) -> list[str]:
 # ---- loaders -------------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
-    """Answer the request on stdin."""
-    request = json.loads(sys.stdin.read())
+class Variables:
+    """The release's environment variables, with what they are when nobody sets them."""
+
+    def __init__(self, switches: dict[str, bool]) -> None:
+        self._switches = switches
+
+    def __getattr__(self, name: str) -> Any:
+        return types.SimpleNamespace(get=lambda: self._switches[name])
+
+
+def fresh(request: dict[str, Any], code: Code, reached: list[list[Any]]) -> Any:
+    """A drafter with the request's parameters, none of them loaded."""
+    file, name = request["start"]
+    drafter = code.named(file, name)()
+    drafter.hot_token_id = None
+    if request["engine"] == "vllm":
+        drafter.model = code.named(file, "Inner")()
+        drafter.use_parallel_drafting = False
+    for path in request["parameters"]:
+        *above, last = path.split(".")
+        module = drafter
+        for part in above:
+            if part not in vars(module):
+                fused = request["fused"].get(part)
+                setattr(module, part, code.named(file, fused)() if fused else Module())
+            module = getattr(module, part)
+        setattr(module, last, Leaf("replicated", 8, 8, name=path, reached=reached))
+    for key, value in request["model"].items():
+        setattr(drafter.model, key, value)
+    drafter.config = types.SimpleNamespace(**request["config"])
+    drafter.pp_group = types.SimpleNamespace(is_first_rank=True, is_last_rank=True, world_size=1)
+    return drafter
+
+
+def offer(request: dict[str, Any], code: Code, names: list[str]) -> dict[str, Any]:
+    """What becomes of tensors of these names."""
+    reached: list[list[Any]] = []
+    warnings: list[Any] = []
+
+    def warning(*args: Any, **kwargs: Any) -> None:
+        warnings.append(args)
+
+    def say_nothing(*args: Any, **kwargs: Any) -> None:
+        """A message that is not about a name."""
+
+    logger = types.SimpleNamespace(warning=warning, warning_once=warning, error=warning)
+    logger.info = logger.debug = logger.info_once = say_nothing
+    code.define("logger", logger)
+    drafter = fresh(request, code, reached)
+    try:
+        drafter.load_weights([(name, Tensor()) for name in names])
+    except Exception as error:
+        return {"exception": type(error).__name__}
+    return {"reached": reached, "warned": bool(warnings), "token_map": drafter.hot_token_id is not None}
+
+
+def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The reply to a request."""
     if "build" in request:
-        codes = {ranks: code_for(request, ranks) for _, ranks in request["build"]}
-        replies = [build(request, codes[ranks], values, ranks) for values, ranks in request["build"]]
-    json.dump(replies, sys.stdout)
+        codes = {ranks: code_for(request, ranks) for _, _, ranks in request["build"]}
+        return [build(request, codes[ranks], name, values, ranks) for name, values, ranks in request["build"]]
+    code = code_for(request, 1)
+    code.shared["envs"] = Variables(request["switches"])
+    # Whether weights are loaded for the second time: they are not.
+    code.shared["QuantizedRLModelLoader"] = types.SimpleNamespace(is_reload_scenario=lambda model: False)
+    offered = [[entry] if isinstance(entry, str) else entry for entry in request["load"]]
+    return [offer(request, code, names) for names in offered]
 
 
 if __name__ == "__main__":
-    main()
+    json.dump(answer(json.loads(sys.stdin.read())), sys.stdout)

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from eagle3lab.engines.extract.forms import UnreadableError
-from eagle3lab.engines.extract.model import ReleaseFacts, Unknown
+from eagle3lab.engines.atlas.data import digests
+from eagle3lab.engines.atlas.variants import Proof, composed
+from eagle3lab.engines.extract.model import Drafter, ReleaseFacts, Unknown
 from eagle3lab.engines.extract.reading import reading, unread_files
 from eagle3lab.engines.extract.sglang.capture import find_targets, llama_capture, read_wiring
-from eagle3lab.engines.extract.sglang.discover import eagle3_class, find_drafters
-from eagle3lab.engines.extract.sglang.drafter import build_drafter, transformers_pin
-from eagle3lab.engines.extract.sglang.from_target import from_target
-from eagle3lab.engines.extract.sglang.loader import read_loader
-from eagle3lab.engines.extract.sglang.others import read_others, switches_asked_for
+from eagle3lab.engines.extract.sglang.discover import eagle3_class, find_drafters, registered
 from eagle3lab.engines.extract.sglang.reporting import (
     read_algorithms,
     read_log,
     read_metrics,
     read_server_info,
 )
-from eagle3lab.engines.extract.sglang.tree import open_tree
-from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name
-from eagle3lab.engines.extract.values import Built
-from eagle3lab.engines.facts import FromTarget, NameRules, Source, VocabularyPadding
+from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, dotted_name
+from eagle3lab.engines.extract.tree import open_sglang
+from eagle3lab.engines.facts import ConstructionRule, DrafterClass, Source, VocabularyPadding
+from eagle3lab.engines.proof import Surroundings, UnprovenError, assign
 
-_NOTHING = Built((), {}, {}, ())
+_FIRST_STRICT = (5, 4)
+_HEADS = """\
+Class validation error for validator 'validate_architecture':
+    ValueError: The hidden size ({hidden_size}) is not a multiple of \
+the number of attention heads ({num_attention_heads})."""
 _ZERO_FILL = "pad_or_narrow_weight"
 _KINDS = {"MergedColumnParallelLinear": "merged column", "RowParallelLinear": "row parallel"}
 
@@ -37,7 +40,7 @@ def read_tree(path: Path) -> ReleaseFacts:
 
 
 def _read(path: Path) -> ReleaseFacts:
-    tree = open_tree(path)
+    tree = open_sglang(path)
     syntax = Syntax(tree)
     unknown: list[Unknown] = []
     release = tree.release()
@@ -47,9 +50,6 @@ def _read(path: Path) -> ReleaseFacts:
     found = eagle3_class(syntax, drafters)
     if found is None:
         unknown.append(Unknown("drafter", "no class for EAGLE-3 drafters with a Llama layer", "models/"))
-    cls = None if found is None else found[0]
-    names, built = _rules(syntax, cls, unknown), _built(syntax, cls, unknown)
-    switches = {**switches_asked_for(names), **built.switches}
     targets, more = find_targets(syntax)
     wiring, wiring_unknown = read_wiring(syntax)
     log, acceptance, log_unknown = read_log(syntax)
@@ -67,20 +67,14 @@ def _read(path: Path) -> ReleaseFacts:
         reason = "the required transformers is not stated; its config classes are taken not to check values"
         unknown.append(Unknown("config_checked", reason, "pyproject.toml"))
     metrics, meta_info = read_metrics(syntax)
-    others, undescribed = read_others(syntax, drafters, cls)
+    proofs, undescribed = _proofs(syntax, drafters, found, vocabulary, bool(pin and pin[1]), unknown)
     unknown += unread_files(syntax)
-    return ReleaseFacts(
+    facts = ReleaseFacts(
         release=None if release is None else release[0],
         drafter=None if found is None else found[1],
-        names=names,
-        sizes=built.sizes,
-        switches=switches,
-        parameters=built.parameters or None,
-        construction=built.construction,
         vocabulary=vocabulary,
         zero_filled=zero_filled,
         zero_filled_source=zero_source,
-        from_target=_from_target(syntax, cls, unknown),
         capture=capture,
         acceptance=acceptance,
         config_checked=None if pin is None else pin[1],
@@ -93,32 +87,65 @@ def _read(path: Path) -> ReleaseFacts:
         metrics=metrics,
         meta_info=meta_info,
         unknown=tuple(unknown),
-        others=others,
         undescribed=undescribed,
         server_info=read_server_info(syntax),
+        proofs=proofs,
     )
+    checked = bool(facts.config_checked)
+    return facts.with_classes([composed("sglang", proof.assigned, checked) for proof in proofs])
 
 
-def _rules(syntax: Syntax, cls: ClassRef | None, unknown: list[Unknown]) -> NameRules | None:
-    if cls is None:
-        unknown.append(Unknown("names", "there is no class to read them from", "models/"))
-        return None
-    try:
-        return read_loader(syntax, cls)
-    except UnreadableError as error:
-        unknown.append(Unknown("names", error.reason, str(error.source)))
-        return None
+def _proofs(
+    syntax: Syntax,
+    drafters: tuple[Drafter, ...],
+    main: tuple[ClassRef, DrafterClass] | None,
+    vocabulary: VocabularyPadding | None,
+    checked: bool,
+    unknown: list[Unknown],
+) -> tuple[tuple[Proof, ...], dict[str, str]]:
+    """The variants of the EAGLE-3 and EAGLE-1 classes, the one with a Llama layer first, and why the rest has none."""
+    if main is None:
+        unknown += [
+            Unknown(fact, "there is no class to read them from", "models/")
+            for fact in ("names", "parameters")
+        ]
+    if vocabulary is None:
+        return (), {}
+    around = Surroundings("sglang", vocabulary, checked, tuple(_before(syntax)), digests=digests("sglang"))
+    first: list[Proof] = []
+    others: list[Proof] = []
+    unproven: dict[str, str] = {}
+    for one in drafters:
+        module = syntax.module(one.source.file)
+        cls = module.classes.get(one.name) if module else None
+        if one.kind == "other" or module is None or cls is None:
+            continue
+        is_main = main is not None and one.name == main[1].name
+        drafter = main[1] if main is not None and is_main else _registered(module, one)
+        try:
+            (first if is_main else others).append(assign(syntax, cls, drafter, one.kind, around))
+        except UnprovenError as error:
+            if is_main:
+                unknown.append(Unknown(error.fact, error.reason, str(cls.source)))
+            else:
+                unproven[one.name] = f"{error.reason} ({cls.source})"
+    return (*first, *others), unproven
 
 
-def _built(syntax: Syntax, cls: ClassRef | None, unknown: list[Unknown]) -> Built:
-    if cls is None:
-        unknown.append(Unknown("parameters", "there is no class to read them from", "models/"))
-        return _NOTHING
-    try:
-        return build_drafter(syntax, cls)
-    except UnreadableError as error:
-        unknown.append(Unknown("parameters", error.reason, str(error.source)))
-        return _NOTHING
+def _registered(module: Module, drafter: Drafter) -> DrafterClass:
+    return DrafterClass(drafter.name, module.dotted, (drafter.name,), (), registered(module)[drafter.name])
+
+
+def _before(syntax: Syntax) -> Iterator[ConstructionRule]:
+    """What is checked before any constructor runs: by transformers, when the config is read."""
+    source = _config_line(syntax)
+    if source is not None:
+        message = "Unrecognized model. Should have a `model_type` key in its config.json."
+        yield ConstructionRule("model_type stated", "ValueError", source, message)
+    pin = transformers_pin(syntax)
+    if pin is not None and pin[1]:
+        exception = "StrictDataclassClassValidationError"
+        yield ConstructionRule("hidden size multiple of heads", exception, pin[0], _HEADS)
 
 
 def _vocabulary(syntax: Syntax, unknown: list[Unknown]) -> VocabularyPadding | None:
@@ -165,12 +192,28 @@ def _calls(cls: ClassRef, name: str) -> bool:
     }
 
 
-def _from_target(syntax: Syntax, cls: ClassRef | None, unknown: list[Unknown]) -> tuple[FromTarget, ...]:
-    if cls is None:
-        unknown.append(Unknown("from_target", "the class takes no embedding from the target", "models/"))
-        return ()
-    try:
-        return from_target(syntax, cls)
-    except UnreadableError as error:
-        unknown.append(Unknown("from_target", error.reason, str(error.source)))
-        return ()
+def transformers_pin(syntax: Syntax) -> tuple[Source, bool] | None:
+    """The line that requires transformers, and whether that one's config classes check what they are given.
+
+    They do from transformers 5.4 on. None if the requirement cannot be seen, or names no version.
+    """
+    found = syntax.tree.requirement("transformers")
+    version = re.search(r"transformers\s*[=<>~!]+\s*(\d+)\.(\d+)", found[0]) if found else None
+    if found is None or version is None:
+        return None
+    text, file, line = found
+    return Source(file, line, text), (int(version[1]), int(version[2])) >= _FIRST_STRICT
+
+
+def _config_line(syntax: Syntax) -> Source | None:
+    """Where the drafter's config.json is read."""
+    for file in syntax.tree.holding("AutoConfig.from_pretrained("):
+        module = syntax.module(file) if "hf_transformers" in file else None
+        if module is None:
+            continue
+        parser = module.classes.get("HfModelConfigParser")
+        function = parser.method("parse") if parser else module.functions.get("get_config")
+        if function is not None:
+            words = "config = AutoConfig.from_pretrained("
+            return module.matching(words, function.lineno, function.end_lineno)
+    return None

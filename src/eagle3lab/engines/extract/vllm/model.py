@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from eagle3lab.engines.extract.model import ReleaseFacts
-from eagle3lab.engines.facts import DrafterRules, EngineFacts
-from eagle3lab.engines.facts.vllm import AllowList, ConfigTranslation, ModuleNames
-
-
-@dataclass(frozen=True, slots=True)
-class VllmRules(DrafterRules):
-    """One drafter class of a vLLM release."""
-
-    names: ModuleNames
+from eagle3lab.engines.facts import AllowList, ConfigTranslation, EngineFacts, ModuleNames, NameRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +23,8 @@ class VllmFacts(ReleaseFacts):
     kind: ClassVar[str] = "vllm"
     engine: ClassVar[str] = "vLLM"
 
-    names: ModuleNames | None
-    others: tuple[VllmRules, ...] = ()
     translation: ConfigTranslation | None = None
     allowed: AllowList | None = None
-
-    def classes(self) -> tuple[VllmRules, ...]:
-        """Every drafter class that could be read."""
-        if self.drafter is None or self.names is None or self.parameters is None:
-            return self.others
-        first = VllmRules(
-            "EAGLE-3",
-            self.drafter,
-            self.names,
-            self.sizes,
-            self.switches,
-            self.parameters,
-            self.construction,
-            self.from_target,
-        )
-        return (first, *self.others)
 
     def engine_facts(self, label: str | None = None) -> EngineFacts:
         """The facts a load is simulated from.
@@ -79,8 +53,8 @@ class VllmFacts(ReleaseFacts):
         }
 
 
-def _walk(names: ModuleNames | None) -> dict[str, str]:
-    if names is None or names.token_map is None or names.own_prefix is None:
+def _walk(names: NameRules | None) -> dict[str, str]:
+    if not isinstance(names, ModuleNames) or names.token_map is None or names.own_prefix is None:
         return {"": "unknown"}
     words = {
         f"{names.token_map.old} in a name": f"becomes {names.token_map.new}, a parameter",
@@ -93,9 +67,9 @@ def _walk(names: ModuleNames | None) -> dict[str, str]:
     return words | {f"{end} that leads nowhere": "is dropped without a message" for end in names.optional}
 
 
-def _unused(names: ModuleNames | None) -> dict[str, str]:
+def _unused(names: NameRules | None) -> dict[str, str]:
     words = {}
-    for rule in names.unused if names else ():
+    for rule in names.unused if isinstance(names, ModuleNames) else ():
         words[rule.text] = (
             f"unless a name contains {rule.unless_shipped}"
             if rule.unless_shipped

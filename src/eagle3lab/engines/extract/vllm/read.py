@@ -6,26 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from eagle3lab.engines.atlas.data import digests
+from eagle3lab.engines.atlas.variants import Proof, composed
 from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import Algorithms, Unknown
 from eagle3lab.engines.extract.reading import reading, unread_files
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax
-from eagle3lab.engines.extract.tree import SourceTree
+from eagle3lab.engines.extract.tree import SourceTree, open_vllm
 from eagle3lab.engines.extract.vllm import registry, serving
-from eagle3lab.engines.extract.vllm.blueprint import draw
-from eagle3lab.engines.extract.vllm.classes import inner_model
-from eagle3lab.engines.extract.vllm.model import VllmFacts, VllmRules
-from eagle3lab.engines.extract.vllm.names import LINEAR, read_names
-from eagle3lab.engines.extract.vllm.tree import open_vllm
+from eagle3lab.engines.extract.vllm.model import VllmFacts
 from eagle3lab.engines.facts import (
     Capture,
     ConstructionRule,
     DrafterClass,
-    FromTarget,
     Source,
     VocabularyPadding,
 )
+from eagle3lab.engines.proof import Surroundings, UnprovenError, assign
 
+LINEAR = "model_executor/layers/linear.py"
 _EMBEDDING = "model_executor/layers/vocab_parallel_embedding.py"
 _MODEL_CONFIG = "config/model.py"
 _CONFIGS = "transformers_utils/config.py"
@@ -76,15 +75,18 @@ def _read(tree: SourceTree) -> VllmFacts:
     translation, refusal = translated or (None, None)
     from_target = notes.tried("from_target", lambda: serving.read_sharing(syntax)) or ()
     found = registry.eagle3_classes(syntax, drafters_listed, drafters)
-    classes = _classes(syntax, found, refusal, from_target)
-    main = classes.pop(0) if found and registry.is_llama(syntax, found[0][0]) else None
-    rules = main[1] if main else None
+    main = found[0][1] if found and registry.is_llama(syntax, found[0][0]) else None
     if main is None:
         notes.unknown.append(
             Unknown("drafter", "no class for EAGLE-3 drafters with a Llama layer", registry.REGISTRY)
         )
-    elif isinstance(main[1], Unknown):
-        notes.unknown.append(main[1])
+    vocabulary = notes.tried("vocabulary", lambda: _vocabulary(syntax))
+    before = tuple(one for one in (refusal, *_config_rules(syntax), _heads_rule(syntax)) if one is not None)
+    proofs: tuple[Proof, ...] = ()
+    unproven: dict[str, str] = {}
+    if vocabulary is not None:
+        around = Surroundings("vllm", vocabulary, False, before, from_target, digests("vllm"))
+        proofs, unproven = _proofs(syntax, found, main, around, notes)
     targets, unread = registry.find_targets(syntax, targets_listed)
     notes.unknown += unread
     wiring = notes.tried("wiring", lambda: serving.read_wiring(syntax))
@@ -101,20 +103,13 @@ def _read(tree: SourceTree) -> VllmFacts:
     if methods is None:
         notes.unknown.append(Unknown("algorithms", "the methods are not understood", registry.SPECULATIVE))
     notes.unknown += unread_files(syntax)
-    described = rules if isinstance(rules, VllmRules) else None
     pin = tree.requirement("transformers")
-    return VllmFacts(
+    facts = VllmFacts(
         release=None if release is None else release[0],
-        drafter=main[0] if main else None,
-        names=described.names if described else None,
-        sizes=described.sizes if described else {},
-        switches=described.switches if described else {},
-        parameters=described.parameters if described else None,
-        construction=described.construction if described else (),
-        vocabulary=notes.tried("vocabulary", lambda: _vocabulary(syntax)),
+        drafter=main,
+        vocabulary=vocabulary,
         zero_filled=(),
         zero_filled_source=notes.tried("zero_filled", lambda: _loaded_exactly(syntax)),
-        from_target=from_target,
         capture=capture,
         acceptance=reported[1] if reported else None,
         config_checked=None,
@@ -127,58 +122,33 @@ def _read(tree: SourceTree) -> VllmFacts:
         metrics=reported[2] if reported else (),
         meta_info=(),
         unknown=tuple(notes.unknown),
-        others=tuple(other for _, other in classes if isinstance(other, VllmRules)),
-        undescribed={
-            name: other.reason
-            for drafter, other in classes
-            if isinstance(other, Unknown)
-            for name in drafter.architectures
-        },
+        undescribed=unproven,
         translation=translation,
         allowed=notes.tried("allowed", lambda: registry.read_allowed(syntax)),
+        proofs=proofs,
     )
+    return facts.with_classes([composed("vllm", proof.assigned, False) for proof in proofs])
 
 
-def _classes(
+def _proofs(
     syntax: Syntax,
     found: list[tuple[ClassRef, DrafterClass]],
-    refusal: ConstructionRule | None,
-    from_target: tuple[FromTarget, ...],
-) -> list[tuple[DrafterClass, VllmRules | Unknown]]:
-    """Every EAGLE-3 class with its rules, or with why they cannot be read."""
-    read: list[tuple[DrafterClass, VllmRules | Unknown]] = []
+    main: DrafterClass | None,
+    around: Surroundings,
+    notes: _Notes,
+) -> tuple[tuple[Proof, ...], dict[str, str]]:
+    """The variants of every EAGLE-3 class, and, by architecture, why some have none."""
+    proofs: list[Proof] = []
+    unproven: dict[str, str] = {}
     for cls, drafter in found:
         try:
-            read.append((drafter, _rules(syntax, cls, drafter, refusal, from_target)))
-        except UnreadableError as error:
-            read.append((drafter, Unknown("names", error.reason, str(error.source))))
-    return read
-
-
-def _rules(
-    syntax: Syntax,
-    cls: ClassRef,
-    drafter: DrafterClass,
-    refusal: ConstructionRule | None,
-    from_target: tuple[FromTarget, ...],
-) -> VllmRules:
-    built = draw(syntax, cls)
-    inner = inner_model(syntax, cls)
-    if inner is None:
-        raise UnreadableError("its inner model is not understood", cls.source)
-    heads = _heads_rule(syntax)
-    checks = [rule for rule in built.construction if heads is None or rule.rule != heads.rule]
-    first = [rule for rule in (refusal, *_config_rules(syntax), heads) if rule is not None]
-    return VllmRules(
-        "EAGLE-3",
-        drafter,
-        read_names(syntax, cls, inner),
-        built.sizes,
-        built.switches,
-        built.parameters,
-        (*first, *checks),
-        from_target,
-    )
+            proofs.append(assign(syntax, cls, drafter, "EAGLE-3", around))
+        except UnprovenError as error:
+            if drafter == main:
+                notes.unknown.append(Unknown(error.fact, error.reason, str(cls.source)))
+            else:
+                unproven |= dict.fromkeys(drafter.architectures, error.reason)
+    return tuple(proofs), unproven
 
 
 def _config_rules(syntax: Syntax) -> list[ConstructionRule]:
@@ -192,14 +162,10 @@ def _config_rules(syntax: Syntax) -> list[ConstructionRule]:
     refused = models.matching("Model architectures {architectures} are not supported") if models else None
     if read_by is not None:
         message = "Unrecognized model. Should have a `model_type` key in its config.json."
-        rules.append(
-            ConstructionRule("model_type stated", "ValidationError", message, None, (), None, read_by)
-        )
+        rules.append(ConstructionRule("model_type stated", "ValidationError", read_by, message))
     if refused is not None:
         message = "Model architectures {architectures} are not supported for now."
-        rules.append(
-            ConstructionRule("architecture registered", "ValidationError", message, None, (), None, refused)
-        )
+        rules.append(ConstructionRule("architecture registered", "ValidationError", refused, message))
     return rules
 
 
@@ -214,7 +180,7 @@ def _heads_rule(syntax: Syntax) -> ConstructionRule | None:
         "({tp_size})."
     )
     # Raised while pydantic checks the config, which reports it as its own error.
-    return ConstructionRule("heads divisible", "ValidationError", message, None, (), None, source)
+    return ConstructionRule("heads divisible", "ValidationError", source, message)
 
 
 def _vocabulary(syntax: Syntax) -> VocabularyPadding:

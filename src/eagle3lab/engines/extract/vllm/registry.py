@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import Drafter, Shift, Target, Unknown
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name, text_of
-from eagle3lab.engines.extract.vllm.classes import MODELS, base_of, find_class
-from eagle3lab.engines.facts import DrafterClass, DrafterKind, Source
-from eagle3lab.engines.facts.vllm import AllowList
+from eagle3lab.engines.facts import AllowList, DrafterClass, DrafterKind, Source
 
+MODELS = "model_executor/models/"
 REGISTRY = f"{MODELS}registry.py"
 SPECULATIVE = "config/speculative.py"
 _DRAFTERS = "_SPECULATIVE_DECODING_MODELS"
@@ -59,7 +58,7 @@ def find_drafters(syntax: Syntax, entries: Entries) -> tuple[Drafter, ...]:
     found = []
     for name, (file, cls_name, line) in sorted(entries.items()):
         module = syntax.module(file)
-        cls = find_class(syntax, module, cls_name) if module else None
+        cls = syntax.resolve(module, cls_name) if module else None
         source = line if cls is None else cls.source
         ancestors = []
         base = base_of(syntax, cls) if cls else None
@@ -71,6 +70,11 @@ def find_drafters(syntax: Syntax, entries: Entries) -> tuple[Drafter, ...]:
             Drafter(name, _dotted(file), _kind(cls), tuple(ancestors), "own" if own else "inherited", source)
         )
     return tuple(found)
+
+
+def base_of(syntax: Syntax, cls: ClassRef) -> ClassRef | None:
+    """The first ancestor that is a model class of the engine; None if there is none."""
+    return next((base for base in syntax.parents(cls) if base.module.file.startswith(MODELS)), None)
 
 
 def _kind(cls: ClassRef | None) -> DrafterKind:
@@ -103,7 +107,7 @@ def eagle3_classes(
     found = []
     for (file, cls_name), names in by_class.items():
         module = syntax.module(file)
-        cls = find_class(syntax, module, cls_name) if module else None
+        cls = syntax.resolve(module, cls_name) if module else None
         if cls is None:
             continue
         bare = [n.removeprefix("Eagle3") for n in names if prefixed and n.startswith("Eagle3")]

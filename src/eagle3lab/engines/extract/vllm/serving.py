@@ -9,14 +9,20 @@ from dataclasses import replace
 from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import CaptureWiring, DecodeLog, Reading
 from eagle3lab.engines.extract.syntax import Module, Syntax, called, dotted_name, text_of
-from eagle3lab.engines.extract.vllm.names import UTILITIES
-from eagle3lab.engines.facts import Acceptance, ConstructionRule, FromTarget, Source
-from eagle3lab.engines.facts.vllm import ConfigTranslation, Translated
+from eagle3lab.engines.facts import (
+    Acceptance,
+    ConfigTranslation,
+    ConstructionRule,
+    FromTarget,
+    Source,
+    Translated,
+)
 
 _ALGORITHMS = "transformers_utils/configs/speculators/algos.py"
 _CONFIGS = "transformers_utils/config.py"
 _RUNNER = "v1/worker/gpu_model_runner.py"
 _METRICS = "v1/spec_decode/metrics.py"
+UTILITIES = "model_executor/models/utils.py"
 _PROPOSERS = ("v1/spec_decode/llm_base_proposer.py", "v1/spec_decode/eagle.py")
 _IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -102,9 +108,7 @@ def _refusal(module: Module, node: ast.If) -> ConstructionRule:
         raise UnreadableError("what a translation refuses is not understood", module.source(node))
     words = "".join(text_of(part) or "{model_type}" for part in message.values)
     # Raised while pydantic checks the engine's arguments, which reports it as its own error.
-    return ConstructionRule(
-        "layer type served", "ValidationError", words, None, (), None, module.source(raised)
-    )
+    return ConstructionRule("layer type served", "ValidationError", module.source(raised), words)
 
 
 # ---- weights shared with the target ------------------------------------------------------------------------------
@@ -134,7 +138,7 @@ def read_sharing(syntax: Syntax) -> tuple[FromTarget, ...]:
             raise UnreadableError(
                 f"when the target's {attribute} is taken is not understood", Source(module.file, 1, "")
             )
-        shared.append(FromTarget(parameter, (), None, line, unless_shipped=attribute))
+        shared.append(FromTarget(parameter, line, unless_shipped=attribute))
     return tuple(shared)
 
 

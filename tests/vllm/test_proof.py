@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
-from eagle3lab.engines.atlas import oracle
-from eagle3lab.engines.atlas.oracle import OracleError
-from eagle3lab.engines.atlas.oracle_names import families, generated
-from eagle3lab.engines.atlas.vllm_oracle import (
-    EDGES,
+from eagle3lab.engines.atlas.data import digests
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax
+from eagle3lab.engines.facts import DrafterRules, ModuleNames
+from eagle3lab.engines.proof.constructors import differences
+from eagle3lab.engines.proof.cut_out import constructors
+from eagle3lab.engines.proof.loaders import (
     SWITCHES,
+    Loader,
+    Setting,
     disagreements,
-    loader_source,
     parameter_names,
-    run_loader,
-    simulated,
+    predicted,
 )
-from eagle3lab.engines.facts.vllm import ModuleNames
+from eagle3lab.engines.proof.names import EDGES, families, generated
+from eagle3lab.engines.proof.variant import Surroundings, engine_with
 from tests.vllm.sources import SAMPLE, facts, syntax
 
 pytestmark = pytest.mark.engine
@@ -28,16 +30,30 @@ NAMES = [*EDGES, *families(), *generated(200)]
 CLASSES = [(release, rules.drafter.name) for release in SAMPLE for rules in facts(release).classes()]
 
 
+def class_in(tree: Syntax, rules: DrafterRules) -> ClassRef:
+    module = tree.module(rules.drafter.module.removeprefix("vllm.").replace(".", "/") + ".py")
+    assert module is not None
+    return module.classes[rules.drafter.name]
+
+
 @pytest.mark.parametrize(("release", "drafter"), CLASSES)
-def test_simulator_and_release_agree_on_every_name(release: str, drafter: str) -> None:
+def test_every_class_agrees_on_names_and_configs(release: str, drafter: str) -> None:
     rules = next(rules for rules in facts(release).classes() if rules.drafter.name == drafter)
-    assert disagreements(syntax(release), rules.drafter, rules.names, rules.parameters, NAMES) == []
+    tree, known = syntax(release), facts(release)
+    cls = class_in(tree, rules)
+    assert disagreements(Loader(tree, cls), [rules], NAMES) == [[]]
+    assert known.vocabulary is not None
+    around = Surroundings("vllm", known.vocabulary, False)
+    code = constructors(tree, cls)
+    assert differences(code, [engine_with(rules, around)]) == [[]]
+    assert code.digest in digests("vllm")
 
 
 def test_wrong_rules_are_found_out() -> None:
     rules = facts("0.32.0").classes()[0]
-    known = frozenset(parameter_names(rules.parameters, SWITCHES))
-    fates = run_loader(loader_source(syntax("0.32.0"), rules.drafter), sorted(known), NAMES, SWITCHES)
+    setting, tree = Setting(on=SWITCHES), syntax("0.32.0")
+    known = frozenset(parameter_names("vllm", rules.parameters, setting))
+    fates = Loader(tree, class_in(tree, rules)).run(sorted(known), NAMES, setting)
     # The names reach every parameter, every shard and every outcome.
     assert {fate[1] for fate in fates if fate[0] == "loaded"} == known
     assert {fate[2] for fate in fates if fate[0] == "loaded"} == {None, "q", "k", "v", 0, 1}
@@ -52,9 +68,10 @@ def test_wrong_rules_are_found_out() -> None:
 
     def wrong(changed: ModuleNames) -> int:
         pairs = zip(NAMES, fates, strict=True)
-        return sum(simulated(name, changed, known, SWITCHES) != fate for name, fate in pairs)
+        return sum(predicted(name, changed, known, setting) != fate for name, fate in pairs)
 
     names = rules.names
+    assert isinstance(names, ModuleNames)
     assert wrong(names) == 0
     for table in ("renames", "special", "stacked"):
         for entry in getattr(names, table):
@@ -75,11 +92,3 @@ def test_wrong_rules_are_found_out() -> None:
     ]
     for change in changes:
         assert wrong(dataclasses.replace(names, **change)), change
-
-
-def test_a_loader_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "LIMIT_SECONDS", 1)
-    source = "class Inner(Module): pass\nclass Drafter(Module):\n    def load_weights(self, weights):\n"
-    with pytest.raises(OracleError, match="longer than 1 s"):
-        run_loader(f"{source}        while True: pass\n", [], ["x"], ())
-    assert run_loader(f"{source}        raise KeyError(1)\n", [], ["x"], ()) == [("raised", "KeyError")]

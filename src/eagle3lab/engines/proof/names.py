@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-
-from eagle3lab.engines.facts import NameRules
+from collections.abc import Iterable
 
 # A name alone, or several that are offered to the same drafter one after the other.
 Offer = str | tuple[str, ...]
@@ -27,6 +25,17 @@ _TOP = (
     "aux_norm_high.weight", "verifier_norm.weight", "verifier_lm_head.weight", "mask_hidden",
     "eagle_linear.weight", "tok_embeddings.weight", "output.weight", "vision_tower.fc.weight", "projector.fc.weight",
     "hot_token_id", "rotary_emb.cos_cached",
+)  # fmt: skip
+# Names at the edges of vLLM's own rules, beside the families that trainers write.
+EDGES = (
+    "draft_id_to_target_id", "model.draft_id_to_target_id", "d2t.mask_hidden", "t2d.d2t", "d2t.lm_head",
+    "lm_head.d2t", "lm_head", "lm_head.bias", "lm_head.weight.bias", "model.lm_head.weight", "mask_hidden",
+    "model.mask_hidden", "bias", "fc.bias", "fc", "fc.", ".fc", "norm.bias", "norm.weight.bias", "norm.weight.x",
+    "x.bias", "x.y.bias", "", ".", "layers.0.self_attn.rotary_emb.inv_freq", "rotary_emb.cos_cached",
+    "layers.0.self_attn.q_proj", "layers..0.x", "layers.0.self_attn.q_proj.x", "layers.0.self_attn.qkv_proj.",
+    "layers.0.self_attn.qkv_proj.bias.x", "layers.0.mlp.gate_up_proj.x.bias", "layers.0.mlp.x.bias",
+    "midlayer.mlp.up_proj.bias", "midlayer.midlayer.x", "layers.0.self_attn.k_proj.q_proj", "input_norm.bias",
+    "fc_norm.3.weight", "embed_tokens.bias", "layers.0.q_proj.k_proj.weight",
 )  # fmt: skip
 _LAYERS = ("midlayer.", "layers.0.", "midlayer.0.", "layers.1.", "midlayer.1.", "layers.")
 _OUTER = ("", "model.", "module.", "draft_model.", "model.model.")
@@ -50,19 +59,14 @@ def generated(count: int, seed: int = 0) -> list[str]:
     return [".".join(choose.choices(words, k=choose.randint(1, 6))) for _ in range(count)]
 
 
-def offers(names: Iterable[str], rules: NameRules) -> list[Offer]:
-    """Each name alone, and, where the rules join two tensors, each with its partner, in both orders."""
+def offers(names: Iterable[str], pairs: Iterable[tuple[str, str]]) -> list[Offer]:
+    """Each name alone, and, where a loader joins two tensors, each with its partner, in both orders."""
     alone = list(names)
     found: list[Offer] = [*alone]
-    for rule in rules.joined:
+    for parts in pairs:
         for name in alone:
-            if (rule.parts[0] in name) != (rule.parts[1] in name):
-                mine, theirs = rule.parts if rule.parts[0] in name else rule.parts[::-1]
+            if (parts[0] in name) != (parts[1] in name):
+                mine, theirs = parts if parts[0] in name else parts[::-1]
                 partner = name.replace(mine, theirs)
                 found += [(name, partner), (partner, name), (name, name, partner)]
     return found
-
-
-def layers_of(rules: Sequence[str]) -> tuple[int, ...]:
-    """Numbers of layers to ask about: one and two, or only one where the class refuses more."""
-    return (1,) if "one layer" in rules else (1, 2)

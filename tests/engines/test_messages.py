@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle3lab.engines.extract.sglang.tree import open_tree
 from eagle3lab.engines.extract.syntax import Syntax
-from eagle3lab.engines.extract.tree import SourceTree
+from eagle3lab.engines.extract.tree import SourceTree, open_sglang
 from eagle3lab.engines.messages import match, releases, said, target_needs
 from eagle3lab.engines.messages.extract import Reader, Template, texts_of
 from eagle3lab.engines.messages.targets import read_lacks
@@ -19,7 +18,7 @@ from tests.vllm.sources import tree as vllm_tree
 
 
 def _sglang(release: str) -> SourceTree:
-    return open_tree(root_of(release))
+    return open_sglang(root_of(release))
 
 
 def _only(source: str) -> Template:
@@ -187,7 +186,7 @@ EntryClass = [Outer, Other, Wrapper]
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    found = read_lacks(open_tree(root), "sglang")
+    found = read_lacks(open_sglang(root), "sglang")
     assert [one.what for one in found["Outer"]] == ["decoder"] and "Inner" in found["Outer"][0].reason
     assert found["Other"] == [] and [one.what for one in found["Wrapper"]] == ["decoder"]
-    assert Syntax(open_tree(root)).broken == {}
+    assert Syntax(open_sglang(root)).broken == {}

@@ -136,7 +136,7 @@ def test_every_release_describes_the_classes_it_has() -> None:
 
 def test_a_class_that_is_not_described_is_refused_with_the_reason() -> None:
     case = config(architectures=["MistralLarge3ForCausalLMEagle"])
-    with pytest.raises(InputError, match=r"a class of its own.*mistral_large_3\.py"):
+    with pytest.raises(InputError, match=r"a class of its own.*mistral_large_3_eagle\.py"):
         simulate(case, [], NEW)
 
 

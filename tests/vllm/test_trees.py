@@ -17,11 +17,9 @@ from eagle3lab.engines.extract import extract
 from eagle3lab.engines.extract import tree as tree_module
 from eagle3lab.engines.extract.tree import is_vllm
 from eagle3lab.engines.extract.vllm import VllmFacts
-from eagle3lab.engines.loading import simulate
 from eagle3lab.errors import InputError
 from eagle3lab.serving.engine import find_engine
 from tests.diagnosis.corpus import inputs
-from tests.engines.drafters import config, head
 from tests.vllm.sources import ALGORITHMS, LOADER, facts, small_copy
 
 pytestmark = pytest.mark.engine
@@ -46,27 +44,26 @@ def test_a_checkout_says_what_the_atlas_says(tmp_path: Path) -> None:
     assert engine.spec == "vllm==0.32.0" and engine.notes == (f"facts read from the source at {copy}",)
 
 
-def test_a_planted_rename_changes_the_answer(tmp_path: Path) -> None:
+def test_a_planted_rename_is_unproven(tmp_path: Path) -> None:
     copy = small_copy(tmp_path, "0.32.0", {LOADER: ('{"midlayer.": "layers.0."}', '{"trunk.": "layers.0."}')})
-    engine = resolve_engine(str(copy))
-    assert simulate(config(), head("trunk."), engine).rejected is None
-    stopped = simulate(config(), head("midlayer."), engine).rejected
-    assert stopped is not None and "named 'midlayer' in LlamaModel" in stopped.reason
+    assert "of midlayer." in unknown(copy)["names"]
+    with pytest.raises(InputError, match="names: none of 5 known variants"):
+        resolve_engine(str(copy))
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "fact", "reason"),
     [
         (LOADER, 'if "t2d" in name:\n                continue', 'if odd(name):\n                continue', "names",
-         "a condition of the loop"),
+         "calls odd"),
         (LOADER, "model_weights = {}", "model_weights = {}\n        prepare(weights)", "names",
-         "a statement of the loader"),
+         "calls prepare"),
         (LOADER, "        loader = AutoWeightsLoader(self)\n        return", "        return", "names",
-         "no loop over the weights"),
-        (LOADER, "fc_input_size = target_hidden_size *", "fc_input_size = odd(target_hidden_size) *", "names",
-         "the size of RMSNorm"),
-        (LOADER, "if self.norm_before_fc:", "if odd():", "names", "a condition that is not known"),
-        (UTILITIES, "key = key.replace(substr, new_key, 1)", "key = odd(key)", "names", "how its table of names"),
+         "and the loader: nothing"),
+        (LOADER, "fc_input_size = target_hidden_size *", "fc_input_size = odd(target_hidden_size) *", "parameters",
+         "a size depends on odd"),
+        (LOADER, "if self.norm_before_fc:", "if odd():", "parameters", "norm_before_fc"),
+        (UTILITIES, "key = key.replace(substr, new_key, 1)", "key = odd(key)", "names", "calls odd"),
         (ALGORITHMS, 'pre_trained_config["fc_norm"] = config_dict.get("fc_norm", False)', "odd(config_dict).x = 1",
          "translation", "how configs of speculators"),
         ("v1/spec_decode/metrics.py", "1 + (num_accepted_tokens / num_drafts)", "2", "log", "how acceptance"),

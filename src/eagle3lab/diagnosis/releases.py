@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eagle3lab.engines.extract.model import ReleaseFacts
     from eagle3lab.engines.extract.vllm import VllmFacts
-    from eagle3lab.engines.facts.names import Special
+    from eagle3lab.engines.facts import Special
 
 
 def first_release(after: str, holds: Callable[[ReleaseFacts], bool], kind: str = "sglang") -> str | None:

@@ -269,7 +269,7 @@ class ReleaseFacts:
     others: tuple[DrafterRules, ...] = ()
     undescribed: Mapping[str, str] = field(default_factory=dict)
     server_info: tuple[str, ...] = ()
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[Proof, ...] = field(default=(), compare=False)
 
     def with_classes(self, rules: Sequence[DrafterRules]) -> Self:
         """The same with the rules of its drafter classes, those of `drafter` first if they are among them."""

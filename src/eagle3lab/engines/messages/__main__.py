@@ -10,9 +10,7 @@ from pathlib import Path
 
 from eagle3lab.engines.atlas import sdists, wheels
 from eagle3lab.engines.extract.reading import reading
-from eagle3lab.engines.extract.sglang.tree import open_tree
-from eagle3lab.engines.extract.tree import SourceTree
-from eagle3lab.engines.extract.vllm.tree import open_vllm
+from eagle3lab.engines.extract.tree import SourceTree, open_sglang, open_vllm
 from eagle3lab.engines.messages import data_file, pack, pack_targets
 from eagle3lab.engines.messages.extract import Reader
 from eagle3lab.engines.messages.targets import read_lacks
@@ -25,7 +23,7 @@ def tree_of(kind: str, archive: Path) -> SourceTree:
     Raises:
         InputError: There is none.
     """
-    return open_vllm(archive) if kind == "vllm" else open_tree(archive)
+    return open_vllm(archive) if kind == "vllm" else open_sglang(archive)
 
 
 def main() -> int:

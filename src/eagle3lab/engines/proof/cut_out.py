@@ -121,9 +121,12 @@ class _Cutting:
         elif found is not None:
             if found.name not in _KNOWN_LAYERS and not _parameter_free(found):
                 self._layers.setdefault(module.file, set()).add(name)
-        elif f"{file}.py".startswith(self._folder):
+        else:
             function = self._syntax.function(module, name)
-            if function is not None:
+            if function is not None and not function[0].file.startswith(self._folder):
+                if _makes_parameters(function[1]):
+                    self._layers.setdefault(module.file, set()).add(name)
+            elif function is not None:
                 self._imports.setdefault(module.file, {})[name] = (function[0].file, function[1].name)
                 self._take(function[0], function[1].name)
 
@@ -161,6 +164,12 @@ def _parameter_free(cls: ClassRef) -> bool:
     constructor = cls.method("__init__")
     names = {called(node) or "" for node in ast.walk(constructor)} if constructor else set()
     return not any(name in _MAKES_PARAMETERS or name.endswith(("Linear", "Embedding")) for name in names)
+
+
+def _makes_parameters(function: ast.FunctionDef) -> bool:
+    """Whether a function of the engine calls a layer with parameters."""
+    made = {*_MAKES_PARAMETERS, *_KNOWN_LAYERS, "Linear", "Embedding"}
+    return any(called(node) in made for node in ast.walk(function))
 
 
 class _Bare(ast.NodeTransformer):

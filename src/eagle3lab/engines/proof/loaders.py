@@ -14,11 +14,19 @@ from eagle3lab.engines.loading.walk import FUSED, shipped_marks, walk, walks
 from eagle3lab.engines.proof.cut_out import CutOut, loader
 from eagle3lab.engines.proof.names import Offer
 from eagle3lab.engines.proof.running import run
+from eagle3lab.engines.proof.stand_ins import undefined
 
 # ("nothing",), ("warned",), ("token map",), ("raised", type) or ("loaded", parameter, shard).
 Fate = tuple[str | int | None, ...]
 # Switches of vLLM's drafter and of its inner model that its loader asks for.
 SWITCHES = ("use_aux_hidden_state", "norm_before_fc")
+
+
+# What loaders of releases call besides their own methods: nothing of it changes where a name leads, or it is off.
+_CALLED = (
+    "AutoWeightsLoader", "default_weight_loader", "envs", "field", "filter_pp_weights", "get_weight_remap", "itertools",
+    "logger", "maybe_prefix", "maybe_remap_kv_scale_name", "print", "process_eagle_weight", "re", "replace", "torch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +188,12 @@ class Loader:
         if reached:
             return ("loaded", *reached[0]) if len(reached) == 1 else ("loaded more than once",)
         return ("warned",) if warned else ("nothing",)
+
+    def strangers(self) -> list[str]:
+        """Names that it calls, that are not its own, and that no release's loader calls: what they do is not known."""
+        tree = ast.parse("\n".join(file["source"] for file in self.code.files.values()))
+        calls = (dotted_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+        return sorted({name.partition(".")[0] for name in calls if name} & undefined(tree) - {*_CALLED})
 
     @cached_property
     def _switches(self) -> dict[str, bool]:

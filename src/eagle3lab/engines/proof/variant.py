@@ -180,6 +180,9 @@ def _loader(
     around: Surroundings,
 ) -> str:
     candidates = {loader: rules_of(drafter, kind, loader, build, around) for loader in known.loaders}
+    strangers = real.strangers()
+    if strangers:
+        raise UnprovenError(f"its load_weights calls {strangers[0]}, of which nothing is known", "names")
     pairs = [rule.parts for rules in candidates.values() for rule in rules.names.joined]
     names = offers([*(EDGES if around.engine == "vllm" else ()), *families(), *generated(_MADE_UP)], pairs)
     try:

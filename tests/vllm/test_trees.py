@@ -59,7 +59,7 @@ def test_a_planted_rename_is_unproven(tmp_path: Path) -> None:
         (LOADER, "model_weights = {}", "model_weights = {}\n        prepare(weights)", "names",
          "calls prepare"),
         (LOADER, "        loader = AutoWeightsLoader(self)\n        return", "        return", "names",
-         "and the loader: nothing"),
+         "and the loader: raised NameError"),
         (LOADER, "fc_input_size = target_hidden_size *", "fc_input_size = odd(target_hidden_size) *", "parameters",
          "a size depends on odd"),
         (LOADER, "if self.norm_before_fc:", "if odd():", "parameters", "norm_before_fc"),

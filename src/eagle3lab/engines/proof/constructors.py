@@ -40,7 +40,7 @@ _LISTS: tuple[Any, ...] = ([1, 2], [], None, [1, 2, 3, 4])
 # Of a key that only the constructors ask for. An error that such a value leads to need not mean anything.
 _STRANGE: tuple[Any, ...] = (True, False, 7, None, {})
 _DELIBERATE = ("ValueError", "AssertionError", "NotImplementedError", "RuntimeError")
-_TARGET = {"get_vocab_size": 1000, "get_total_num_hidden_layers": 8, "get_num_layers": 8}
+_TARGET = {"get_total_num_hidden_layers": 8, "get_num_layers": 8}
 # Checked where the config is read or the class is looked for, before it is built.
 _EARLIER = (
     "model_type stated", "hidden size multiple of heads", "layer type served", "architecture registered",
@@ -154,21 +154,24 @@ def _completed(probe: Probe, engine: EngineFacts) -> tuple[str, Config]:
     supplied = {key: settings.key(key) for key in settings.config_class if key in _PLAIN or key == "head_dim"}
     heads = {"head_dim": settings.key("head_dim")} if probe.config.get("head_dim", 1) is None else {}
     name = settings.config_class.get("class", "PretrainedConfig")
-    return str(name), {"tie_word_embeddings": False, **supplied, **probe.config, **heads}
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}} if engine.kind == "vllm" else {}
+    plain = {key: _PLAIN[key] for key in ("tie_word_embeddings", "rms_norm_eps", "hidden_act")}
+    return str(name), {**plain, **rope, **supplied, **probe.config, **heads}
 
 
 def _predicted(probe: Probe, engine: EngineFacts) -> dict[str, Any] | None:
     """What a variant says of a config; None where it says nothing, because the class is not reached or a size lacks."""
-    settings = Settings(probe.config, engine)
+    flat = {**probe.config, "architectures": list(engine.drafter.architectures[:1])}
+    settings = Settings(flat, engine)
     early = tuple(rule for rule in engine.construction if _is_earlier(rule))
     late = tuple(rule for rule in engine.construction if not _is_earlier(rule))
-    unstated = {rule.size for rule in late if rule.rule == "key stated" and rule.size not in probe.config}
+    unstated = {rule.size for rule in late if rule.rule == "key stated" and rule.size not in flat}
     if unstated and not settings.config_class:  # a class that is not written down may supply them
         return None
     try:
-        if construction_error(Settings(probe.config, replace(engine, construction=early)), probe.ranks):
+        if construction_error(Settings(flat, replace(engine, construction=early)), probe.ranks):
             return None
-        error = construction_error(Settings(probe.config, replace(engine, construction=late)), probe.ranks)
+        error = construction_error(Settings(flat, replace(engine, construction=late)), probe.ranks)
         if error is not None:
             return {"exception": error.type, "message": error.message}
         parameters = local_parameters(settings, 1, 0)

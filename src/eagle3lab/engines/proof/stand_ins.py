@@ -575,7 +575,7 @@ def build(
     """The parameters that the class makes from a config, and what it takes from a target; or what it raises."""
     asked: set[str] = set()
     config = config_of(class_name, values, asked)
-    around = Around(config, request.get("target", {}), ranks)
+    around = Around(config, {**request["target"], "get_vocab_size": values.get("vocab_size")}, ranks)
     code.shared["around"] = around
     arguments = {"vllm_config": around} if request["engine"] == "vllm" else {"config": config}
     try:

@@ -148,13 +148,13 @@ def probes(variants: Sequence[EngineFacts], asked: Iterable[str], count: int = 1
 
 def _completed(probe: Probe, engine: EngineFacts) -> tuple[str, Config]:
     """The config's class, and the config as that completes it."""
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}} if engine.kind == "vllm" else {}
     if "speculators_model_type" in probe.config:
-        return "SpeculatorsConfig", probe.config
+        return "SpeculatorsConfig", {**rope, **probe.config}
     settings = Settings(probe.config, engine)
     supplied = {key: settings.key(key) for key in settings.config_class if key in _PLAIN or key == "head_dim"}
     heads = {"head_dim": settings.key("head_dim")} if probe.config.get("head_dim", 1) is None else {}
     name = settings.config_class.get("class", "PretrainedConfig")
-    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}} if engine.kind == "vllm" else {}
     plain = {key: _PLAIN[key] for key in ("tie_word_embeddings", "rms_norm_eps", "hidden_act")}
     return str(name), {**plain, **rope, **supplied, **probe.config, **heads}
 

@@ -527,7 +527,7 @@ class Around:
         target: What the target's model config answers.
     """
 
-    def __init__(self, config: Any, target: dict[str, int], ranks: int, drafter: bool = False) -> None:
+    def __init__(self, config: Any, target: dict[str, Any], ranks: int, drafter: bool = False) -> None:
         self.__dict__.update(config=config, target=target, ranks=ranks, drafter=drafter)
 
     def __getattr__(self, name: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.model import Observed
@@ -77,7 +76,7 @@ class Log:
         runs = [list(run) for _, run in groupby(values, key=lambda value: value >= border)]
         for before, low, after in zip(runs, runs[1:], runs[2:], strict=False):
             if before[0] >= border and min(map(len, (before, low, after))) >= _STRETCH:
-                means = fmean(before), fmean(low), fmean(after)
+                means = _mean(before), _mean(low), _mean(after)
                 if means[1] - 1 < (min(means[0], means[2]) - 1) / 2:
                     return means
         return None
@@ -93,6 +92,10 @@ class Log:
             return []
         columns = self.report.columns
         return [total / lines for total, lines in zip(columns["length_sum"], columns["lines"], strict=True)]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def read_log(path: str, engine: str | None, draft_tokens: int | None, steps: int | None) -> Log:

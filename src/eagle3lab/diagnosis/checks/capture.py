@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.framework import SkipCheck, check
 from eagle3lab.diagnosis.inputs import (
@@ -20,16 +21,18 @@ from eagle3lab.diagnosis.inputs import (
     Tensors,
     Vllm,
 )
-from eagle3lab.diagnosis.load import Load
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Evidence, Finding, Impact, Severity, seen
 from eagle3lab.diagnosis.releases import first_release
 from eagle3lab.engines.capture import NESTED, CapturePlan, can_capture, capture_plan, target_refusal
-from eagle3lab.engines.extract.model import ReleaseFacts
-from eagle3lab.engines.extract.vllm import VllmFacts
-from eagle3lab.engines.launch.reading import Launch
-from eagle3lab.engines.loading.plan import TensorPlan
 from eagle3lab.engines.release import or_later
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.load import Load
+    from eagle3lab.diagnosis.log import Log
+    from eagle3lab.engines.extract.model import ReleaseFacts
+    from eagle3lab.engines.extract.vllm import VllmFacts
+    from eagle3lab.engines.launch.reading import Launch
+    from eagle3lab.engines.loading.plan import TensorPlan
 
 _CONFIG = "config.json"
 _OTHER = "The drafter reads other hidden states than it was trained on: fewer drafts are accepted."

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.framework import Missing, SkipCheck, check, listed, provider
 from eagle3lab.diagnosis.inputs import Config, Target
-from eagle3lab.diagnosis.load import Load
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
-from eagle3lab.diagnosis.witnessed import Witnessed
 
 if TYPE_CHECKING:
+    from eagle3lab.diagnosis.load import Load
+    from eagle3lab.diagnosis.witnessed import Witnessed
     from eagle3lab.runs.judgement import Start
 
 # These are seen; of the others the event does not say whether t2d proves them or they are likely.

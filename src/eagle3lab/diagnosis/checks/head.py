@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.framework import SkipCheck, check
 from eagle3lab.diagnosis.inputs import (
@@ -15,8 +16,10 @@ from eagle3lab.diagnosis.inputs import (
     TargetFolder,
     Tensors,
 )
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.log import Log
 
 _CONFIG = "config.json"
 _LARGEST_JUDGED = 2**28  # bytes; a pass over it takes a second

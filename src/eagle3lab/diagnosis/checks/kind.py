@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3lab.checkpoint.config import ABSENT, look_up
 from eagle3lab.diagnosis.framework import Missing, SkipCheck, check
@@ -19,13 +20,15 @@ from eagle3lab.diagnosis.inputs import (
     Sglang,
     Tensors,
 )
-from eagle3lab.diagnosis.load import Load
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 from eagle3lab.diagnosis.releases import eagle3_architectures
-from eagle3lab.engines.extract.vllm import VllmFacts
-from eagle3lab.engines.facts import EngineFacts
 from eagle3lab.engines.release import or_later
 from eagle3lab.errors import InputError
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.load import Load
+    from eagle3lab.engines.extract.vllm import VllmFacts
+    from eagle3lab.engines.facts import EngineFacts
 
 _STOPS = "The server stops before it serves anything."
 _CONFIG = "config.json"
@@ -113,20 +116,21 @@ def architecture(
     Sources: SGLang `models/registry.py`: the key is the exact class name; the EntryClass lines of each release.
         vLLM `model_executor/models/registry.py`, `transformers_utils/configs/eagle.py`.
     """
-    facts = vllm if engine.kind == "vllm" else sglang
-    if isinstance(facts, Missing):
-        raise SkipCheck(facts.reason)
-    if isinstance(facts, EngineFacts):
-        if config.dialect == "speculators":
-            raise SkipCheck("the speculators dialect is looked at as a whole")
-        known = (*facts.drafter.architectures, *facts.drafter.other_architectures)
-        where = str(facts.drafter.source)
-    elif facts.drafter is None:
-        raise SkipCheck(f"nothing is known of the classes of {engine}")
-    elif facts.translation is not None and facts.translation.knows(config.raw):
-        return
+    if engine.kind == "vllm":
+        if isinstance(vllm, Missing):
+            raise SkipCheck(vllm.reason)
+        if vllm.drafter is None:
+            raise SkipCheck(f"nothing is known of the classes of {engine}")
+        if vllm.translation is not None and vllm.translation.knows(config.raw):
+            return
+        known, where = eagle3_architectures(vllm), f"vLLM {vllm.release}, {vllm.drafter.source}"
+    elif isinstance(sglang, Missing):
+        raise SkipCheck(sglang.reason)
+    elif config.dialect == "speculators":
+        raise SkipCheck("the speculators dialect is looked at as a whole")
     else:
-        known, where = eagle3_architectures(facts), f"vLLM {facts.release}, {facts.drafter.source}"
+        known = (*sglang.drafter.architectures, *sglang.drafter.other_architectures)
+        where = str(sglang.drafter.source)
     stated = config.architectures
     if head is not None and not head.eagle3 and algorithm in ("EAGLE", "NEXTN", "eagle"):
         raise SkipCheck(f"the head is not an EAGLE-3 head, and is served as {algorithm}")

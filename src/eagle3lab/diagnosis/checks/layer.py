@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3lab.checkpoint.config import ABSENT, look_up
 from eagle3lab.diagnosis.checks.names import is_bias, is_scale, is_state_norm
@@ -18,14 +19,16 @@ from eagle3lab.diagnosis.inputs import (
     Tensors,
     VllmRelease,
 )
-from eagle3lab.diagnosis.load import Load
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 from eagle3lab.diagnosis.releases import first_release
-from eagle3lab.engines.facts import EngineFacts
-from eagle3lab.engines.launch.reading import Launch
 from eagle3lab.engines.release import or_later
 from eagle3lab.engines.target import derived_context
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.load import Load
+    from eagle3lab.diagnosis.log import Log
+    from eagle3lab.engines.facts import EngineFacts
+    from eagle3lab.engines.launch.reading import Launch
 
 _CONFIG = "config.json"
 _DIFFERS = "The layer computes something else than in training: fewer drafts are right."

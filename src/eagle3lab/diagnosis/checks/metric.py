@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.framework import check
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.log import Log
 
 _WITH_BONUS = ("len/D", "len/(steps+1)", "len/steps")
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eagle3lab.diagnosis.framework import Missing, SkipCheck, check, listed
 from eagle3lab.diagnosis.inputs import Config, Earlier, Engine, Head, Sglang, SglangLoad, Tensors
-from eagle3lab.diagnosis.load import Load
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 from eagle3lab.diagnosis.releases import first_release, takes_name
-from eagle3lab.engines.extract.model import ReleaseFacts
-from eagle3lab.engines.launch.reading import Launch
-from eagle3lab.engines.loading.plan import ParameterPlan, TensorPlan
 from eagle3lab.engines.release import store
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.load import Load
+    from eagle3lab.diagnosis.log import Log
+    from eagle3lab.engines.extract.model import ReleaseFacts
+    from eagle3lab.engines.launch.reading import Launch
+    from eagle3lab.engines.loading.plan import ParameterPlan, TensorPlan
 
 _CHANCE = (
     "Those parameters keep what they were initialised with; nothing the drafter says is better than chance."

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.crash import FAULTS, Crash
 from eagle3lab.diagnosis.framework import check
 from eagle3lab.diagnosis.inputs import Cleared, Earlier
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
-from eagle3lab.engines.launch.reading import Launch
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.log import Log
+    from eagle3lab.engines.launch.reading import Launch
 
 
 def _shows(log: Log, signature: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.framework import SkipCheck, check
 from eagle3lab.diagnosis.inputs import (
@@ -16,9 +17,11 @@ from eagle3lab.diagnosis.inputs import (
     Tensors,
     Text,
 )
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
-from eagle3lab.engines.launch.reading import Launch
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.log import Log
+    from eagle3lab.engines.launch.reading import Launch
 
 _ANOTHER = "Serve the head with the target it was trained for."
 # With one of these the map does not say what can be drafted.

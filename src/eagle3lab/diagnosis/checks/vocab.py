@@ -10,10 +10,10 @@ from eagle3lab.diagnosis.framework import SkipCheck, check
 from eagle3lab.diagnosis.inputs import Algorithm, Config, DraftVocabulary, Engine, Sglang, Tensors
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
 from eagle3lab.diagnosis.releases import skipped
-from eagle3lab.engines.extract.vllm import VllmFacts
-from eagle3lab.engines.launch.reading import Launch
 
 if TYPE_CHECKING:
+    from eagle3lab.engines.extract.vllm import VllmFacts
+    from eagle3lab.engines.launch.reading import Launch
     from eagle3lab.vocabulary.token_map import TokenMapReport
 
 _FILES = ("files.unindexed-shard", "files.stale-safetensors")

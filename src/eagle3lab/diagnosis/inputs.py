@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -346,44 +347,49 @@ class Started:
     start_line: str = ""
 
 
-_VLLM_START = re.compile(rb"Initializing a V\d LLM engine \(v([^)\s]{1,60})\) with config: ([^\n]{0,2000})")
-_VLLM_VERSION = re.compile(rb"vLLM API server version (\S{1,60})|vllm[/ ]version[:= ]+(\S{1,60})")
-_ARCHITECTURE = re.compile(rb"Resolved architecture: (\w{1,80})")
-_OF_VLLM = re.compile(rb"SpecDecoding metrics|EngineCore|vllm/v1/|\(APIServer pid=")
-_OF_SGLANG = re.compile(rb"server_args=ServerArgs\(|Decode batch|sglang/srt/")
-_START = 1 << 22
+_VLLM_START = re.compile(r"Initializing a V\d LLM engine \(v([^)\s]{1,60})\) with config: (.{0,2000})")
+_VLLM_VERSION = re.compile(r"vLLM API server version (\S{1,60})|vllm[/ ]version[:= ]+(\S{1,60})")
+_ARCHITECTURE = re.compile(r"Resolved architecture: (\w{1,80})")
+_OF_VLLM = re.compile(r"SpecDecoding metrics|EngineCore|vllm/v1/|\(APIServer pid=")
+_OF_SGLANG = re.compile(r"server_args=ServerArgs\(|Decode batch|sglang/srt/")
+_START_LINES = 4000
 
 
 @provider
 def _started(given: Given) -> Started | Missing:
     if given.log is None:
         return Missing("no log given")
-    from eagle3lab.acceptance.lines import open_log
+    from eagle3lab.acceptance.lines import read_lines
 
-    with open_log(given.log) as stream:
-        text = stream.read(_START)
-    shown = tuple(dict.fromkeys(name.decode() for name in _ARCHITECTURE.findall(text)))
-    start = _VLLM_START.search(text)
-    if start is None:
-        version = _VLLM_VERSION.search(text)
-        number = next(filter(None, version.groups()), b"").decode("ascii", "replace") if version else ""
-        kind = "vllm" if version or _OF_VLLM.search(text) else "sglang" if _OF_SGLANG.search(text) else ""
-        return Started(_release_named(kind, number), None, None, None, shown)
-    config = start[2].decode("utf-8", "replace")
-    speculative = config.partition("speculative_config=")[2].partition(")")[0]
-
-    def stated(key: str, text: str) -> str | None:
-        found = re.search(rf"\b{key}='([^']{{1,400}})'", text)
-        return found[1] if found else None
-
+    kind, number, start, shown = "", "", None, dict[str, None]()
+    for line in islice(read_lines(given.log), _START_LINES):
+        text = line.text
+        if found := _ARCHITECTURE.search(text):
+            shown[found[1]] = None
+        if start is None and (start := _VLLM_START.search(text)):
+            kind, number = "vllm", start[1]
+        elif found := _VLLM_VERSION.search(text):
+            kind, number = "vllm", number or found[1] or found[2]
+        elif not kind:
+            kind = "vllm" if _OF_VLLM.search(text) else "sglang" if _OF_SGLANG.search(text) else ""
+    config = start[2] if start else ""
+    before, _, after = config.partition("speculative_config=")
+    speculative = after.partition(")")[0]
+    said = f"vLLM v{number}: {speculative})" if start else ""
     return Started(
-        _release_named("vllm", start[1].decode("ascii", "replace")),
-        stated("method", speculative),
-        stated("model", config.partition("speculative_config=")[0]),
-        stated("model", speculative),
-        shown,
-        f"vLLM v{start[1].decode('ascii', 'replace')}: {speculative})",
+        _release_named(kind, number),
+        _stated("method", speculative),
+        _stated("model", before),
+        _stated("model", speculative),
+        tuple(shown),
+        said,
     )
+
+
+def _stated(key: str, text: str) -> str | None:
+    """The value of `key='…'` in a printed config."""
+    found = re.search(rf"\b{key}='([^']{{1,400}})'", text)
+    return found[1] if found else None
 
 
 def _release_named(kind: str, number: str) -> Release | None:

@@ -363,8 +363,8 @@ def weak(log: Log, earlier: Earlier, tensors: Tensors | None) -> Iterator[Findin
     )  # fmt: skip
 
 
-_COMPLETIONS = re.compile(rb'"POST /(?:v1/completions|generate)\b[^"]{0,40}" 200')
-_CHATS = re.compile(rb'"POST /v1/(?:chat/completions|messages|responses)\b')
+_COMPLETIONS = re.compile(r'"POST /(?:v1/completions|generate)\b[^"]{0,40}" 200')
+_CHATS = re.compile(r'"POST /v1/(?:chat/completions|messages|responses)\b')
 
 
 @check(
@@ -391,12 +391,14 @@ def raw_prompts(log: Log, earlier: Earlier) -> Iterator[Finding]:
         if one.fault != "training.weak"
     ):
         raise SkipCheck("another finding explains the loss")
-    from eagle3lab.acceptance.lines import open_log
+    from eagle3lab.acceptance.lines import read_lines
 
-    with open_log(log.path) as stream:
-        text = stream.read(1 << 24)
-    sent = len(_COMPLETIONS.findall(text))
-    if not sent or _CHATS.search(text):
+    sent = 0
+    for line in read_lines(log.path):
+        if _CHATS.search(line.text):
+            return
+        sent += _COMPLETIONS.search(line.text) is not None
+    if not sent:
         return
     yield Finding(
         "The requests are raw prompts: were they in the chat template that the head was trained on?",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from eagle3lab.diagnosis.framework import SkipCheck, check, listed
 from eagle3lab.diagnosis.inputs import Algorithm, Earlier, Head, OwnMtp, Refused, Sglang
-from eagle3lab.diagnosis.log import Log
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
-from eagle3lab.engines.arguments.refusals import DefiniteRefusal
-from eagle3lab.engines.launch.reading import Launch
+
+if TYPE_CHECKING:
+    from eagle3lab.diagnosis.log import Log
+    from eagle3lab.engines.arguments.refusals import DefiniteRefusal
+    from eagle3lab.engines.launch.reading import Launch
 
 _LATE = "The server stops when its weights are loaded and it makes its attention backends."
 _EAGLE = ("EAGLE", "EAGLE3", "NEXTN")

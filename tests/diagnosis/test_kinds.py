@@ -120,6 +120,13 @@ def test_one_folder_for_target_and_drafter_is_its_own_prediction_layer(tmp_path:
     assert faults(diagnose(launch=command.format("EAGLE"))) == []
 
 
+def test_a_head_with_low_rank_attention_is_sent_to_a_release_that_has_its_class(tmp_path: Path) -> None:
+    case = written(tmp_path, "ok-kimi-mla-verbatim")
+    found = diagnose(case / "drafter", engine="sglang==0.5.11")
+    assert faults(found)[0] == "head-kind.architecture"
+    assert found.findings[0].fix.startswith("Use SGLang 0.5.12 or later")
+
+
 # ---- verdicts ---------------------------------------------------------------------------------------------------
 
 

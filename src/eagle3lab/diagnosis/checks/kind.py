@@ -21,12 +21,13 @@ from eagle3lab.diagnosis.inputs import (
     Tensors,
 )
 from eagle3lab.diagnosis.model import Finding, Impact, Severity, seen
-from eagle3lab.diagnosis.releases import eagle3_architectures
+from eagle3lab.diagnosis.releases import eagle3_architectures, first_release
 from eagle3lab.engines.release import or_later
 from eagle3lab.errors import InputError
 
 if TYPE_CHECKING:
     from eagle3lab.diagnosis.load import Load
+    from eagle3lab.engines.extract.model import ReleaseFacts
     from eagle3lab.engines.extract.vllm import VllmFacts
     from eagle3lab.engines.facts import EngineFacts
 
@@ -101,6 +102,7 @@ def architecture(
     config: Config,
     engine: Engine,
     head: Head | None,
+    tensors: Tensors | None,
     algorithm: Algorithm | None,
     sglang: EngineFacts | Missing,
     vllm: VllmFacts | Missing,
@@ -142,9 +144,24 @@ def architecture(
             seen(f"architectures is {list(stated)}", _CONFIG),
             seen(f"{engine} serves EAGLE-3 heads as {', '.join(known)} ({where})"),
         ),
-        f'Set "architectures": ["{known[0]}"] in the drafter\'s config.json.',
+        _class_fix(stated[0], known[0], engine, tensors),
         confidence=0.97 if head is not None and head.eagle3 else 0.7,
     )
+
+
+def _class_fix(stated: str, known: str, engine: Engine, tensors: Tensors | None) -> str:
+    """The release that has the class, for a head with low-rank attention; else the class to write."""
+    write = f'Set "architectures": ["{known}"] in the drafter\'s config.json.'
+    if engine.kind != "sglang" or tensors is None or not tensors.mla:
+        return write
+
+    def knows(facts: ReleaseFacts) -> bool:
+        return facts.drafter is not None and stated in facts.drafter.other_architectures
+
+    later = first_release(engine.number, knows)
+    if later is None:
+        return write
+    return f"Use SGLang {later} or later, which has {stated}: the class of this release has no low-rank attention."
 
 
 @check(

@@ -18,7 +18,7 @@ HEALTHY = [
     for identity in case_ids()
     if (case := load(identity))["expect"]["fault"] == "healthy"
     and case["drafter"]
-    and case["engine"].startswith("sglang")
+    and (case["engine"] or "").startswith("sglang")
 ]
 # What a fault says about itself is enough: a release of each way of loading, and the last one.
 RELEASES = ("0.4.10", "0.5.3", "0.5.9", "0.5.11", "0.5.13", "0.5.16", "0.5.20", "0.5.23")

@@ -19,7 +19,7 @@ from torch import Tensor
 from eagle3lab.checkpoint import Checkpoint, open_checkpoint
 from eagle3lab.engines.capture import CapturePlan, Launch, capture_plan
 from eagle3lab.engines.loading import LoadPlan, ParameterPlan, TensorPlan, simulate
-from eagle3lab.engines.loading.settings import Settings, engine_config
+from eagle3lab.engines.loading.drafter import Settings, engine_config
 from eagle3lab.engines.release import Release
 from eagle3lab.errors import InputError
 from lab.reference.forward import Drafter, EngineStops, Shape, Target, Wiring

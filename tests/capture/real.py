@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.engines.capture import Points
-from eagle3lab.engines.ground_truth.once import ask_release
+from eagle3lab.engines.ground_truth.process import ask_release
 from eagle3lab.errors import Eagle3labError
 
 _WORKER = Path(__file__).with_name("real_worker.py")

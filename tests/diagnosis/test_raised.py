@@ -12,7 +12,7 @@ import pytest
 from eagle3lab.acceptance.lines import Unwrapper
 from eagle3lab.acceptance.tracebacks import death_in
 from eagle3lab.diagnosis.crash import Known, crash_of
-from eagle3lab.engines.ground_truth.once import ask_release
+from eagle3lab.engines.ground_truth.process import ask_release
 from eagle3lab.engines.release import Release
 from eagle3lab.errors import InputError
 from tests.engines.drafters import raw_config

@@ -10,7 +10,7 @@ import pytest
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.facts import EngineFacts, config_class, sources
 from eagle3lab.engines.ground_truth import find_installation
-from eagle3lab.engines.loading import construction
+from eagle3lab.engines.loading import drafter as built
 from tests.engines.drafters import INSTALLED
 
 
@@ -39,7 +39,7 @@ def test_every_fact_stands_in_the_line_it_names(spec: str) -> None:
 def test_rules_sizes_and_switches_are_known(spec: str) -> None:
     engine = resolve_engine(spec)
     for rule in engine.construction:
-        assert rule.rule in construction._RULES
+        assert rule.rule in built._RULES
         assert (rule.size is not None) == (rule.rule in ("size divisible", "vocabulary divisible"))
     assert engine.drafter.architectures[0] == engine.drafter.name
     assert len({p.name for p in engine.parameters}) == len(engine.parameters)

@@ -10,7 +10,7 @@ import pytest
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.loading import LoadPlan, differences, simulate, simulate_load
-from eagle3lab.engines.loading.tables import summary
+from eagle3lab.engines.loading.plan import summary
 from eagle3lab.errors import InputError
 from tests.engines.cases import SPECULATORS
 from tests.engines.drafters import config, head, raw_config, read, tensor, write_checkpoint

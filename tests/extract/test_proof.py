@@ -15,12 +15,11 @@ from eagle3lab.engines.atlas.variants import classes, facts_of, family, places
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax
 from eagle3lab.engines.extract.tree import open_sglang
 from eagle3lab.engines.facts import DrafterRules, NameRules
-from eagle3lab.engines.proof import running
+from eagle3lab.engines.proof import cut_out
 from eagle3lab.engines.proof.constructors import differences
-from eagle3lab.engines.proof.cut_out import constructors
+from eagle3lab.engines.proof.cut_out import CannotRunError, constructors
 from eagle3lab.engines.proof.loaders import Loader, Setting, disagreements, parameter_names, predicted
 from eagle3lab.engines.proof.names import Offer, families, generated, offers
-from eagle3lab.engines.proof.running import CannotRunError
 from eagle3lab.engines.proof.variant import Surroundings, engine_with, rules_of
 from tests.extract.trees import INSTALLED, LOADER, small_copy, syntax_of
 
@@ -203,7 +202,7 @@ def patched_loader(folder: Path, line: str) -> Loader:
 
 def test_a_loader_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = patched_loader(tmp_path, "        while True:\n            pass\n{loop}")
-    monkeypatch.setattr(running, "LIMIT_SECONDS", 1)
+    monkeypatch.setattr(cut_out, "LIMIT_SECONDS", 1)
     with pytest.raises(CannotRunError, match="longer than 1 s"):
         endless.run(["lm_head.weight"], ["x"])
 

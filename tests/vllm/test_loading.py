@@ -15,7 +15,7 @@ from eagle3lab.cli import app
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.facts import ModuleNames
 from eagle3lab.engines.loading import LoadPlan, simulate, simulate_load
-from eagle3lab.engines.loading.walk import walk
+from eagle3lab.engines.loading.names import walk
 from eagle3lab.errors import InputError
 from tests.engines.cases import BIASES, FC_NORMS, INPUT_NORM, QK_NORMS, SPECULATORS
 from tests.engines.drafters import (

@@ -13,7 +13,7 @@ from eagle3lab.engines.ground_truth import real
 from eagle3lab.engines.ground_truth.locate import find_installation
 from eagle3lab.engines.ground_truth.process import engine_process
 from eagle3lab.engines.loading import differences, simulate
-from eagle3lab.engines.loading.walk import shipped_marks, walk
+from eagle3lab.engines.loading.names import shipped_marks, walk
 from eagle3lab.engines.proof.names import EDGES, families, generated
 from eagle3lab.errors import InputError
 from tests.engines.cases import ALL, FC_NORMS, INPUT_NORM, QK_NORMS, Case

@@ -50,7 +50,7 @@ def load_plan(
         print_json(report)
         return
 
-    from eagle3lab.engines.loading.tables import plan_tables
+    from eagle3lab.engines.loading.plan import plan_tables
     from eagle3lab.text import printable
 
     # Where there is no terminal to ask, wide enough that names are not cut.

@@ -91,7 +91,7 @@ def simulate(
         InputError: The load cannot be simulated.
     """
     from eagle3lab.engines.loading import simulate as simulate_once
-    from eagle3lab.engines.loading.settings import served_architectures
+    from eagle3lab.engines.loading.drafter import served_architectures
 
     facts = facts.serving(served_architectures(config, facts))
     stops: list[Stop] = []

@@ -494,7 +494,7 @@ class _Planner:
 
     def _fc_in(self) -> int | None:
         """Columns of fc, as this release builds it from the drafter's config."""
-        from eagle3lab.engines.loading.settings import Settings, engine_config
+        from eagle3lab.engines.loading.drafter import Settings, engine_config
         from eagle3lab.errors import InputError
 
         try:

@@ -456,7 +456,7 @@ class ConstructionRule:
     """Something that must hold for the class to be built.
 
     Attributes:
-        rule: Which rule; `eagle3lab.engines.loading.construction` implements them by name.
+        rule: Which rule; `eagle3lab.engines.loading.drafter` implements them by name.
         exception: Type of the exception when it does not hold.
         message: Its text, with fields in braces.
         size: The size that the rule is about, for rules that need one.

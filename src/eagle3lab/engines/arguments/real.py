@@ -10,7 +10,7 @@ from typing import Any
 from eagle3lab.engines.arguments.evaluate import UNKNOWN
 from eagle3lab.engines.arguments.machine import HOPPER, Machine
 from eagle3lab.engines.arguments.resolve import ResolvedLaunch
-from eagle3lab.engines.ground_truth.once import ask_release
+from eagle3lab.engines.ground_truth.process import ask_release
 
 _WORKER = Path(__file__).with_name("real_worker.py")
 _ELLIPSIS = "…"

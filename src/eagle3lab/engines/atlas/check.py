@@ -11,9 +11,8 @@ from pathlib import Path
 
 from eagle3lab.engines.atlas import sdists, wheels
 from eagle3lab.engines.atlas.data import release_facts
-from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import ReleaseFacts
-from eagle3lab.engines.extract.syntax import Syntax
+from eagle3lab.engines.extract.syntax import Syntax, UnreadableError
 from eagle3lab.engines.extract.tree import open_source
 from eagle3lab.engines.facts import DrafterRules
 from eagle3lab.engines.proof.constructors import differences

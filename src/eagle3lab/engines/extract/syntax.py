@@ -13,6 +13,21 @@ from pathlib import PurePosixPath
 from eagle3lab.engines.extract.tree import SourceTree
 from eagle3lab.engines.facts import Source
 
+
+class UnreadableError(Exception):
+    """A statement has no form that is known here.
+
+    Attributes:
+        reason: What is not understood.
+        source: The statement.
+    """
+
+    def __init__(self, reason: str, source: Source) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.source = source
+
+
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 

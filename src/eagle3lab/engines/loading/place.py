@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eagle3lab.engines.loading.layout import LocalParameter, Shard
+from eagle3lab.engines.loading.drafter import LocalParameter, Shard
 from eagle3lab.engines.loading.plan import Range, Slice
 
 if TYPE_CHECKING:

@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3lab.engines.facts import ConstructionRule, EngineFacts
-from eagle3lab.engines.loading.construction import construction_error
-from eagle3lab.engines.loading.layout import local_parameters
-from eagle3lab.engines.loading.settings import Settings
-from eagle3lab.engines.loading.words import replacement
-from eagle3lab.engines.proof.cut_out import CutOut
-from eagle3lab.engines.proof.running import run
+from eagle3lab.engines.loading.drafter import Settings, construction_error, local_parameters
+from eagle3lab.engines.loading.simulate import replacement
+from eagle3lab.engines.proof.cut_out import CutOut, run
 from eagle3lab.errors import InputError
 
 Config = dict[str, Any]

@@ -1,8 +1,4 @@
-"""What a release's code for a drafter class comes to: its constructors, or its loader, cut out of the source tree.
-
-What is cut out is what a proof runs, so its digest stands for the proof: code that is cut out alike does the same.
-Docstrings, annotations, decorators and the methods that constructors do not call are left behind.
-"""
+"""A release's code for a drafter class: cut out of the source tree, and run on stand-ins in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,12 +6,55 @@ import ast
 import copy
 import hashlib
 import json
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from eagle3lab.engines.extract.forms import UnreadableError
-from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name
-from eagle3lab.engines.loading.walk import FUSED
+from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, UnreadableError, called, dotted_name
+from eagle3lab.engines.loading.names import FUSED
+from eagle3lab.errors import Eagle3labError
+
+LIMIT_SECONDS = 60
+_STAND_INS = Path(__file__).with_name("stand_ins.py")
+
+
+class CannotRunError(Eagle3labError):
+    """The cut-out code could not be run, or took too long."""
+
+
+def run(engine: str, code: CutOut, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `stand_ins.py` answers.
+
+    Args:
+        engine: "sglang" or "vllm".
+        code: The code it is to run.
+        request: What it is asked besides.
+
+    Raises:
+        CannotRunError: There is no answer.
+    """
+    whole = {"engine": engine, "files": code.files, "start": code.start, **request}
+    command = [sys.executable, "-I", str(_STAND_INS)]
+    try:
+        answer = subprocess.run(
+            command,
+            input=json.dumps(whole),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+            env={},
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotRunError(f"took longer than {LIMIT_SECONDS} s") from None
+    if answer.returncode:
+        raise CannotRunError(f"cannot be run alone: {answer.stderr.strip()[-500:]}")
+    replies: list[dict[str, Any]] = json.loads(answer.stdout)
+    return replies
+
 
 # Layers that `stand_ins.py` knows; others must make no parameters.
 _KNOWN_LAYERS = (

@@ -9,11 +9,9 @@ from functools import cached_property
 
 from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name
 from eagle3lab.engines.facts import DrafterRules, NameRules, Parameter
-from eagle3lab.engines.loading.names import Waiting, route
-from eagle3lab.engines.loading.walk import FUSED, shipped_marks, walk, walks
-from eagle3lab.engines.proof.cut_out import CutOut, loader
+from eagle3lab.engines.loading.names import FUSED, Waiting, route, shipped_marks, walk, walks
+from eagle3lab.engines.proof.cut_out import CutOut, loader, run
 from eagle3lab.engines.proof.names import Offer
-from eagle3lab.engines.proof.running import run
 from eagle3lab.engines.proof.stand_ins import undefined
 
 # ("nothing",), ("warned",), ("token map",), ("raised", type) or ("loaded", parameter, shard).

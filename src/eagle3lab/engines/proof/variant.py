@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from eagle3lab.engines.atlas import variants
 from eagle3lab.engines.atlas.variants import Assigned, Place, Proof
-from eagle3lab.engines.extract.forms import UnreadableError
-from eagle3lab.engines.extract.syntax import ClassRef, Syntax, find_scope
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax, UnreadableError, find_scope
 from eagle3lab.engines.facts import (
     Acceptance,
     Capture,
@@ -23,11 +22,10 @@ from eagle3lab.engines.facts import (
     VocabularyPadding,
 )
 from eagle3lab.engines.proof import constructors
-from eagle3lab.engines.proof.cut_out import CutOut
+from eagle3lab.engines.proof.cut_out import CannotRunError, CutOut
 from eagle3lab.engines.proof.cut_out import constructors as cut_constructors
 from eagle3lab.engines.proof.loaders import Loader, disagreements
 from eagle3lab.engines.proof.names import EDGES, families, generated, offers
-from eagle3lab.engines.proof.running import CannotRunError
 
 # Digest of cut-out code to the id of its variant.
 Digests = Mapping[str, str]

@@ -9,10 +9,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import CaptureWiring, Missing, Reading, Shift, Target, Unknown
 from eagle3lab.engines.extract.sglang.discover import MODELS, SETTER, descendants, registered
-from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name, text_of
+from eagle3lab.engines.extract.syntax import (
+    ClassRef,
+    Module,
+    Syntax,
+    UnreadableError,
+    called,
+    dotted_name,
+    text_of,
+)
 from eagle3lab.engines.facts import Capture, Source
 
 _IDS = "eagle_aux_hidden_state_layer_ids"

@@ -1,22 +1,192 @@
-"""The functions that resolve launch arguments, reduced to the steps that decide about speculation.
-
-A function that is about speculation is kept whole; of every other one that is passed through on the way, only what
-writes a field that counts, refuses speculation, or calls a function of which something is kept.
-"""
+"""What a release does with its arguments before it starts, as steps that can be followed without it."""
 
 from __future__ import annotations
 
 import ast
+import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from eagle3lab.engines.arguments.rules import ArgumentRules, Procedure, Step, StepKind
 from eagle3lab.engines.extract.sglang.context import read_context
 from eagle3lab.engines.extract.sglang.late import read_late
 from eagle3lab.engines.extract.sglang.options import declared
-from eagle3lab.engines.extract.sglang.plain import MODEL_VALUES, VIEWS, Plain, is_arguments
-from eagle3lab.engines.extract.sglang.slicing import decides, needed, relevant, tells
 from eagle3lab.engines.extract.syntax import ClassRef, Module, Syntax, called, dotted_name, text_of
+
+# ---- expressions -----------------------------------------------------------------------------------------------------
+
+
+_ARGUMENTS = {"self", "server_args", "cfg", "view", "args", "sa"}
+# What the model's class keeps as a value, and the method that it comes from.
+MODEL_VALUES = {
+    "has_attention_sinks": "_detect_attention_sinks",
+    "has_asymmetric_kv": "has_asymmetric_kv",
+}
+VIEWS = {"resolving_view", "resolved_view", "record_of"}
+
+
+def is_arguments(name: str) -> bool:
+    """Whether a name stands for the arguments, by the names SGLang gives them."""
+    return name in _ARGUMENTS
+
+
+class Plain(ast.NodeTransformer):
+    """Puts in `args`, `target` and `env`.
+
+    Args:
+        holder: What `self` stands for in this function.
+        algorithm: Name of the class of algorithms, whose members are written as their names.
+        arguments: The names that stand for the arguments in this function.
+        constant: The value of a module's constant by its name; None where it has none that is known.
+    """
+
+    def __init__(
+        self,
+        holder: str,
+        algorithm: str,
+        arguments: frozenset[str],
+        constant: Callable[[str], ast.expr | None],
+    ) -> None:
+        self.holder = holder
+        self.algorithm = algorithm
+        self.arguments = arguments
+        self.constant = constant
+
+    def text(self, node: ast.expr) -> str:
+        """The expression as text."""
+        return ast.unparse(self.visit(copy.deepcopy(node)))
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The arguments by any of their names."""
+        if node.id == "self":
+            return ast.parse(self.holder, mode="eval").body
+        if node.id in self.arguments:
+            return ast.Name("args", node.ctx)
+        known = self.constant(node.id) if isinstance(node.ctx, ast.Load) and node.id.isupper() else None
+        return known or node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """`SpeculativeAlgorithm.EAGLE`, `….hf_config`."""
+        if dotted_name(node.value) == self.algorithm and node.attr.isupper():
+            return ast.Constant(node.attr)
+        if node.attr in ("hf_config", "hf_text_config"):
+            return ast.Name("target" if node.attr == "hf_config" else "text_config", ast.Load())
+        if node.attr in MODEL_VALUES:
+            return ast.Call(ast.Attribute(node.value, MODEL_VALUES[node.attr], ast.Load()), [], [])
+        self.generic_visit(node)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Views of the arguments, environment variables, an algorithm by its name."""
+        name = called(node)
+        if name in VIEWS and node.args:
+            return ast.Name("args", ast.Load())
+        if name == "from_string" and dotted_name(node.func) == f"{self.algorithm}.from_string":
+            return self.visit(node.args[0])  # type: ignore[no-any-return]
+        if name == "get" and not node.args and isinstance(node.func, ast.Attribute):
+            owner = dotted_name(node.func.value) or ""
+            if owner.startswith("envs."):
+                return _variable(owner.removeprefix("envs."))
+        if name == "is_set" and isinstance(node.func, ast.Attribute):
+            variable = (dotted_name(node.func.value) or "").rpartition(".")[2]
+            return ast.Call(ast.Name("is_set", ast.Load()), [ast.Constant(variable)], [])
+        if name in ("get_bool_env_var", "getenv") and node.args and text_of(node.args[0]):
+            return _variable(text_of(node.args[0]) or "")
+        if name == "get_hf_config":
+            return ast.Name("target", ast.Load())
+        if name == "load" and dotted_name(node.func) == "json.load":
+            return ast.Name("target", ast.Load())
+        self.generic_visit(node)
+        return node
+
+
+def _variable(name: str) -> ast.expr:
+    return ast.Attribute(ast.Name("env", ast.Load()), name, ast.Load())
+
+
+# ---- what counts -----------------------------------------------------------------------------------------------------
+
+
+# Besides the arguments about speculation, those that its rules read and that are decided on the way.
+_COUNT = {
+    "attention_backend",
+    "prefill_attention_backend",
+    "decode_attention_backend",
+    "page_size",
+    "device",
+    "max_running_requests",
+    "disable_overlap_schedule",
+    "enable_mixed_chunk",
+    "enable_multi_layer_eagle",
+    "attn_dp_size",
+    "enable_dp_attention",
+    "ep_join_mode",
+    "enable_lora",
+    "lora_paths",
+    "kv_cache_dtype",
+    "moe_a2a_backend",
+    "moe_runner_backend",
+    "quantization",
+    "tp_size",
+    "dp_size",
+    "pp_size",
+}
+
+
+def relevant(name: str) -> bool:
+    """Of `args.FIELD`, or of an entry for it in a mapping that is declared later."""
+    match = re.fullmatch(r"args\.(\w+)|\w+\['(\w+)'\]", name)
+    field = (match[1] or match[2]) if match else ""
+    return field in _COUNT or field.startswith("speculative_")
+
+
+def counts(step: Step) -> bool:
+    """Whether a step gives a value to a field that counts."""
+    return any(relevant(name) for name in step.subject.split(", "))
+
+
+def decides(step: Step) -> bool:
+    """Whether a step counts by itself, whatever reads what it does."""
+    return step.kind not in ("if", "else", "set", "forget", "return") or counts(step)
+
+
+def tells(steps: list[Step]) -> bool:
+    """Whether a function's result is about a field that counts."""
+    text = " ".join(step.expression for step in steps)
+    entries = [f"entry['{key}']" for key in re.findall(r"'(\w+)':", text)]
+    about = any(map(relevant, [*re.findall(r"args\.\w+", text), *entries]))
+    return about and any(step.kind == "return" for step in steps)
+
+
+def needed(steps: list[Step]) -> list[Step]:
+    """The steps that decide, what they read, and the conditions that all of these stand under."""
+    needed = {number for number, step in enumerate(steps) if decides(step) or step.kind == "return"}
+    while True:
+        read = {name for number in needed for name in re.findall(r"\b[A-Za-z_]\w*", steps[number].expression)}
+        more = {_above(steps, number) for number in needed} - {-1}
+        for number, step in enumerate(steps):
+            if step.kind in ("set", "forget"):
+                names = {name.partition("[")[0] for name in step.subject.split(", ") if "." not in name}
+                entries = "[" in step.subject and not counts(step)
+                if names & read and not entries:
+                    more.add(number)
+        if more <= needed:
+            return [step for number, step in enumerate(steps) if number in needed]
+        needed |= more
+
+
+def _above(steps: list[Step], number: int) -> int:
+    """The condition that a step stands under, of an "else" its "if"; -1 for none."""
+    step = steps[number]
+    depth = step.depth if step.kind == "else" else step.depth - 1
+    kinds = ("if",) if step.kind == "else" else ("if", "else")
+    return next(
+        (at for at in range(number - 1, -1, -1) if steps[at].depth == depth and steps[at].kind in kinds), -1
+    )
+
+
+# ---- procedures ------------------------------------------------------------------------------------------------------
+
 
 _ENTRIES = ("__post_init__", "resolve_once")
 _CHECK = "check_server_args"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from eagle3lab.engines.extract.vllm.model import VllmFacts
+from eagle3lab.engines.extract.model import VllmFacts
 
 __all__ = ["VllmFacts"]

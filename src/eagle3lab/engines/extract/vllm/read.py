@@ -8,13 +8,11 @@ from typing import TypeVar
 
 from eagle3lab.engines.atlas.data import digests
 from eagle3lab.engines.atlas.variants import Proof, composed
-from eagle3lab.engines.extract.forms import UnreadableError
-from eagle3lab.engines.extract.model import Algorithms, Unknown
+from eagle3lab.engines.extract.model import Algorithms, Unknown, VllmFacts
 from eagle3lab.engines.extract.reading import reading, unread_files
-from eagle3lab.engines.extract.syntax import ClassRef, Syntax
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax, UnreadableError
 from eagle3lab.engines.extract.tree import SourceTree, open_vllm
 from eagle3lab.engines.extract.vllm import registry, serving
-from eagle3lab.engines.extract.vllm.model import VllmFacts
 from eagle3lab.engines.facts import (
     Capture,
     ConstructionRule,

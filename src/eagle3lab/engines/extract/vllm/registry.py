@@ -6,9 +6,8 @@ import ast
 import re
 from collections.abc import Mapping
 
-from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import Drafter, Shift, Target, Unknown
-from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name, text_of
+from eagle3lab.engines.extract.syntax import ClassRef, Syntax, UnreadableError, dotted_name, text_of
 from eagle3lab.engines.facts import AllowList, DrafterClass, DrafterKind, Source
 
 MODELS = "model_executor/models/"

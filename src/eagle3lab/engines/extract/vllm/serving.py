@@ -6,9 +6,8 @@ import ast
 import re
 from dataclasses import replace
 
-from eagle3lab.engines.extract.forms import UnreadableError
 from eagle3lab.engines.extract.model import CaptureWiring, DecodeLog, Reading
-from eagle3lab.engines.extract.syntax import Module, Syntax, called, dotted_name, text_of
+from eagle3lab.engines.extract.syntax import Module, Syntax, UnreadableError, called, dotted_name, text_of
 from eagle3lab.engines.facts import (
     Acceptance,
     ConfigTranslation,

@@ -10,6 +10,7 @@ import pytest
 
 from eagle3lab.diagnosis import Diagnosis, Verdict, diagnose
 from eagle3lab.diagnosis.run import BROKE
+from eagle3lab.errors import InputError
 from tests.diagnosis.corpus import load
 from tests.support.make_case import materialise
 
@@ -148,3 +149,13 @@ def test_a_target_folder_without_config_is_said(tmp_path: Path) -> None:
     (case / "target" / "config.json").unlink()
     found = diagnose(case / "drafter", target=case / "target", engine="sglang==0.5.9")
     assert found.verdict is Verdict.NO_FAULT_FOUND and "the target, whose folder" in found.summary
+
+
+def test_a_command_that_cannot_be_read_is_a_note_beside_other_inputs(tmp_path: Path) -> None:
+    case = written(tmp_path)
+    (case / "run.sh").write_text("echo hello\n")
+    found = diagnose(case / "drafter", engine="sglang==0.5.9", launch=str(case / "run.sh"))
+    assert found.verdict is Verdict.NO_FAULT_FOUND
+    assert any("was not read: holds no launch command" in note for note in found.notes)
+    with pytest.raises(InputError, match="holds no launch command"):
+        diagnose(launch=str(case / "run.sh"))

@@ -95,9 +95,11 @@ def gather(
         text=None if text is None else fspath(text),
     )
     inputs = Inputs({"Given": given})
+    beside = any(part is not None for part in (drafter, log, events))  # then a command that cannot be read is a note
     for name in _AT_ONCE:
         found = inputs.get(name)
-        if isinstance(found, Missing) and found.error is not None:
+        unread = isinstance(found, Missing) and found.error is not None
+        if unread and not (name == "Launch" and beside):
             raise found.error
     return inputs
 

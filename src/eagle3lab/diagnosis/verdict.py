@@ -158,6 +158,7 @@ def notes(
     resolved: Resolved,
     arguments: ServerArguments,
     facts: EngineFacts | Missing,
+    command: Launch | Missing,
     engine: Engine | None,
     launch: Launch | None,
     load: Load | None,
@@ -167,6 +168,8 @@ def notes(
 ) -> list[str]:
     """What a reader should know about the inputs: contradictions, facts of a neighbouring release."""
     said = list(launch.notes) if launch else []
+    if isinstance(command, Missing) and command.error is not None:
+        said.append(f"the launch command was not read: {command.error.problem}")
     if resolved.note and engine is not None and engine.number:
         said.append(resolved.note)
     if resolved.facts is not None and isinstance(facts, Missing):

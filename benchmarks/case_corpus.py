@@ -24,7 +24,7 @@ from rich.table import Table
 from eagle3lab.book.case_record import HEALTHY, CaseOutcome, Example, Marks, confusion, marks_held, to_json
 from eagle3lab.checkpoint import open_checkpoint
 from eagle3lab.diagnosis import Diagnosis, Severity
-from eagle3lab.diagnosis.reports.text import place
+from eagle3lab.diagnosis.reports import place
 from eagle3lab.errors import InputError
 from eagle3lab.repair import plan_repair
 

@@ -12,9 +12,7 @@ import jsonschema
 import pytest
 
 from eagle3lab.diagnosis import Diagnosis, diagnose
-from eagle3lab.diagnosis.reports.html import fragment, page
-from eagle3lab.diagnosis.reports.sarif import sarif
-from eagle3lab.diagnosis.reports.text import drawn
+from eagle3lab.diagnosis.reports import drawn, fragment, page, sarif
 from tests.diagnosis.corpus import load, run
 from tests.diagnosis.injected import without_log
 

@@ -37,7 +37,7 @@ def test_the_answer_does_not_depend_on_the_wrapper(place: int, tmp_path: Path) -
 @pytest.mark.parametrize("identity", CRASHES)
 def test_a_crash_is_printed_once(identity: str, tmp_path: Path) -> None:
     from eagle3lab.acceptance.tracebacks import read_deaths
-    from eagle3lab.diagnosis.reports.text import drawn
+    from eagle3lab.diagnosis.reports import drawn
 
     log = tmp_path / "server.log"
     log.write_text("\n".join(load(identity)["log"]) + "\n")

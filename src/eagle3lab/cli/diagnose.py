@@ -92,15 +92,15 @@ def _print(found: Diagnosis, format: Format) -> None:
     if format is Format.json:
         print_json(found.as_json(), allow_nan=False)
     elif format is Format.sarif:
-        from eagle3lab.diagnosis.reports.sarif import sarif
+        from eagle3lab.diagnosis.reports import sarif
 
         print_json(sarif(found), allow_nan=False)
     elif format is Format.html:
-        from eagle3lab.diagnosis.reports.html import page
+        from eagle3lab.diagnosis.reports import page
 
         typer.echo(page(found), nl=False)
     else:
-        from eagle3lab.diagnosis.reports.text import drawn
+        from eagle3lab.diagnosis.reports import drawn
 
         out = console(_WIDTH_WITHOUT_TERMINAL)
         for line in drawn(found):

@@ -237,6 +237,6 @@ class Diagnosis:
         }
 
     def _repr_html_(self) -> str:
-        from eagle3lab.diagnosis.reports.html import fragment
+        from eagle3lab.diagnosis.reports import fragment
 
         return fragment(self)

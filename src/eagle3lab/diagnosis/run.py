@@ -95,7 +95,9 @@ def gather(
         text=None if text is None else fspath(text),
     )
     inputs = Inputs({"Given": given})
-    beside = any(part is not None for part in (drafter, log, events))  # then a command that cannot be read is a note
+    beside = any(
+        part is not None for part in (drafter, log, events)
+    )  # then a command that cannot be read is a note
     for name in _AT_ONCE:
         found = inputs.get(name)
         unread = isinstance(found, Missing) and found.error is not None

@@ -10,7 +10,7 @@ from eagle3lab.diagnosis.framework import CHECKS, Check, Page
 __all__ = ["FAMILIES", "Check", "Page", "all_checks"]
 
 FAMILIES = (
-    "files", "kind", "names", "vocab", "head", "capture", "layer", "flags", "runtime", "events", "metric", "training",
+    "files", "kind", "names", "vocab", "head", "capture", "layer", "flags", "runtime", "events", "training",
 )  # fmt: skip
 
 

@@ -1,1 +1,0 @@
-"""A diagnosis written out: for a terminal, a program, a code-scanning service, a colleague."""

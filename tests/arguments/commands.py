@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.engines.arguments import AMPERE, BLACKWELL, CPU, HOPPER
-from eagle3lab.engines.arguments.real import Command
 from eagle3lab.serving.profiles import gpu8, multi_node
+from tests.arguments.real import Command
 from tests.support.small_models import DEEPSEEK_V3, EAGLE3_HEAD, LLAMA, QWEN3
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from eagle3lab.engines.arguments import UNKNOWN, release_rules, resolve_launch
 from eagle3lab.engines.arguments.context import VARIABLE, draft_context
-from eagle3lab.engines.arguments.real import Context, disagreements, real_arguments
+from tests.arguments.real import Context, disagreements, real_arguments
 from tests.support.small_models import EAGLE3_HEAD
 
 from . import commands as sample

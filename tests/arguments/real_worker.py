@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 # This folder's modules have plain names, which must not stand in front of installed ones.
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "ground_truth")
+sys.path[0] = str(Path(__file__).resolve().parents[2] / "src" / "eagle3lab" / "engines" / "ground_truth")
 worker: Any = importlib.import_module("worker")
 del sys.path[0]
 

@@ -13,6 +13,7 @@ from eagle3lab.engines.arguments.parse import parse
 from eagle3lab.engines.arguments.rules import ArgumentRules, LatePlace
 from eagle3lab.engines.arguments.run import Event, Refused, Run, State, is_mla
 
+_BACKEND = "attention_backend"
 _WITH_A_DRAFTER = ("EAGLE", "EAGLE3")
 # What a reader of a launch about speculation wants to see, besides everything that is called speculative_….
 _SHOWN = (
@@ -169,6 +170,18 @@ def resolve_launch(
             run.procedure(entry)
     except Refused as stop:
         refused = (Refusal(stop.kind, stop.message, stop.source, certain=True, when=stop.when),)
+    asked_for = given.fields.get(_BACKEND, UNKNOWN)
+    if asked_for is not UNKNOWN and run.state.fields.get(_BACKEND) is UNKNOWN:
+        # Rules for this target that could not be followed decide about it: taken to leave what is asked for.
+        return resolve_launch(
+            words,
+            rules,
+            target=target,
+            drafter=drafter,
+            machine=machine,
+            environment=environment,
+            decided={**(decided or {}), _BACKEND: asked_for},
+        )
     events = run.state.events
     possible = tuple(
         Refusal(event.subject, str(event.value), event.source, certain=False)

@@ -85,7 +85,8 @@ def _value(option: Option, values: list[str], equals: bool) -> Any:
             raise _GivesUpError(f"argument {shown}: ignored explicit argument {values[0]!r}")
         return True
     if option.kind == "unknown":
-        return UNKNOWN
+        # Its action makes a list of what is given: of which items is not known, and no rule asks.
+        return values if values and option.field.endswith("_paths") else UNKNOWN
     if not values:
         many = "at least one" if option.kind == "list" else "one"
         raise _GivesUpError(f"argument {shown}: expected {many} argument")

@@ -86,6 +86,11 @@ def test_code_written_otherwise_that_does_the_same_is_proved(tmp_path: Path) -> 
             f"{LOOP}            if name.count('.') > 3:\n                continue\n",
             "and the loader: nothing",
         ),
+        (
+            LOOP,
+            f'{LOOP}            name = name.replace("decoder", "midlayer")\n',
+            "of decoder.*: loaded",
+        ),
         (LOOP, f"{LOOP}            name = self.rename(name)\n", "and the loader: raised"),
         (LOOP, "        for loaded_weight in weights:\n", "and the loader: raised"),
         ("name = name.replace(weight_name, param_name)", "name = param_name", "and the loader: "),

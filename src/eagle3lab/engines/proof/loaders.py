@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from eagle3lab.engines.extract.syntax import ClassRef, Syntax, dotted_name
 from eagle3lab.engines.facts import DrafterRules, NameRules, Parameter
 from eagle3lab.engines.loading.names import FUSED, Waiting, route, shipped_marks, walk, walks
 from eagle3lab.engines.proof.cut_out import CutOut, loader, run
-from eagle3lab.engines.proof.names import Offer
+from eagle3lab.engines.proof.names import Offer, families
 from eagle3lab.engines.proof.stand_ins import undefined
 
 # ("nothing",), ("warned",), ("token map",), ("raised", type) or ("loaded", parameter, shard).
@@ -186,6 +187,16 @@ class Loader:
         if reached:
             return ("loaded", *reached[0]) if len(reached) == 1 else ("loaded more than once",)
         return ("warned",) if warned else ("nothing",)
+
+    def words(self) -> list[str]:
+        """The words in its code that may be part of a name, and that the families of names do not have."""
+        tree = ast.parse("\n".join(file["source"] for file in self.code.files.values()))
+        texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        words = {
+            text.strip(".") for text in texts if isinstance(text, str) and re.fullmatch(r"[\w.]{2,40}", text)
+        }
+        known = " ".join(families())
+        return sorted(word for word in words if word not in known)
 
     def strangers(self) -> list[str]:
         """Names that it calls, that are not its own, and that no release's loader calls: what they do is not known."""

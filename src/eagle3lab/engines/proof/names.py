@@ -59,6 +59,18 @@ def generated(count: int, seed: int = 0) -> list[str]:
     return [".".join(choose.choices(words, k=choose.randint(1, 6))) for _ in range(count)]
 
 
+def around_words(words: Iterable[str], parameters: Iterable[str]) -> list[str]:
+    """Parameters' names with a word in place of each of their parts, and in front: what a rename of it would meet."""
+    found: list[str] = []
+    shorter = [name.removeprefix("model.") for name in parameters]
+    for word in words:
+        for name in shorter:
+            parts = name.split(".")
+            found += [".".join([*parts[:at], word, *parts[at + 1 :]]) for at in range(len(parts))]
+            found.append(f"{word}.{name}")
+    return list(dict.fromkeys(found))
+
+
 def offers(names: Iterable[str], pairs: Iterable[tuple[str, str]]) -> list[Offer]:
     """Each name alone, and, where a loader joins two tensors, each with its partner, in both orders."""
     alone = list(names)

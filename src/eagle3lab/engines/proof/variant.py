@@ -24,8 +24,8 @@ from eagle3lab.engines.facts import (
 from eagle3lab.engines.proof import constructors
 from eagle3lab.engines.proof.cut_out import CannotRunError, CutOut
 from eagle3lab.engines.proof.cut_out import constructors as cut_constructors
-from eagle3lab.engines.proof.loaders import Loader, disagreements
-from eagle3lab.engines.proof.names import EDGES, families, generated, offers
+from eagle3lab.engines.proof.loaders import Loader, disagreements, parameter_names, settings_of
+from eagle3lab.engines.proof.names import EDGES, around_words, families, generated, offers
 
 # Digest of cut-out code to the id of its variant.
 Digests = Mapping[str, str]
@@ -182,7 +182,11 @@ def _loader(
     if strangers:
         raise UnprovenError(f"its load_weights calls {strangers[0]}, of which nothing is known", "names")
     pairs = [rule.parts for rules in candidates.values() for rule in rules.names.joined]
-    names = offers([*(EDGES if around.engine == "vllm" else ()), *families(), *generated(_MADE_UP)], pairs)
+    first = next(iter(candidates.values()))
+    known_names = parameter_names(around.engine, first.parameters, settings_of(around.engine, first)[0])
+    edges = EDGES if around.engine == "vllm" else ()
+    spoken = around_words(real.words(), known_names)
+    names = offers([*edges, *families(), *generated(_MADE_UP), *spoken], pairs)
     try:
         found = disagreements(real, list(candidates.values()), names)
         wrong = dict(zip(candidates, found, strict=True))

@@ -126,6 +126,7 @@ def probes(variants: Sequence[EngineFacts], asked: Iterable[str], count: int = 1
     found = [_probe({}, ranks) for ranks in (1, 2, 3, 4, 7)]
     for key, tried in values.items():
         found += [_probe({key: value}, ranks) for value in tried for ranks in (1, 2)]
+        found += [_probe({"tie_word_embeddings": True, key: value}) for value in tried]
     known = {part for key in values for part in (key, key.partition(".")[0])}
     strange = sorted({*asked} - known - {"architectures", "rms_norm_eps"})
     found += [_probe({key: value}) for key in strange for value in _STRANGE]
@@ -157,7 +158,7 @@ def _completed(probe: Probe, engine: EngineFacts) -> tuple[str, Config]:
 
 
 def _predicted(probe: Probe, engine: EngineFacts) -> dict[str, Any] | None:
-    """What a variant says of a config; None where it says nothing, because the class is not reached or a size lacks."""
+    """What a variant says of a config: nothing where a size lacks, and None where the class is not reached."""
     flat = {**probe.config, "architectures": list(engine.drafter.architectures[:1])}
     settings = Settings(flat, engine)
     early = tuple(rule for rule in engine.construction if _is_earlier(rule))
@@ -173,7 +174,7 @@ def _predicted(probe: Probe, engine: EngineFacts) -> dict[str, Any] | None:
             return {"exception": error.type, "message": error.message}
         parameters = local_parameters(settings, 1, 0)
     except (InputError, ZeroDivisionError):
-        return None
+        return {}
     made = [
         [name, one.kind, [one.vocabulary or one.shape[0], *one.shape[1:]]] for name, one in parameters.items()
     ]
@@ -227,6 +228,10 @@ def _difference(probe: Probe, happened: dict[str, Any], engine: EngineFacts, kno
     strange = not probe.changes.keys() <= known and happened.get("exception", "") not in ("", *_DELIBERATE)
     if said is None or strange or {*engine.unfollowed_keys} & probe.changes.keys():
         return None
+    if not said:
+        return (
+            f"with {probe} it predicts nothing, and the class is built" if "parameters" in happened else None
+        )
     # What the target's weights replace is not seen where tied weights are taken away twice.
     same = all(said[key] == happened[key] for key in said if key in happened)
     if same and ("exception" in said) == ("exception" in happened):

@@ -107,9 +107,9 @@ def test_a_wrong_build_is_found_out() -> None:
         code, [engine_with(rules, surroundings), *(engine_with(one, surroundings) for one in changed)]
     )
     assert found[0] == []
-    # A check of the MLP's size is met a second time where Llama 4 does not give it a size of its own.
+    # Two checks are met a second time, or not before another one, with every config that is tried.
     unseen = [n for n, wrong in enumerate(found[1:]) if not wrong]
-    assert len(unseen) <= 1, [changed[n] for n in unseen]
+    assert len(unseen) <= 2, [changed[n] for n in unseen]
 
 
 def test_variants_are_whole() -> None:

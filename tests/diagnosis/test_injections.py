@@ -170,14 +170,14 @@ def test_safetensors_beside_the_same_bin(tmp_path: Path) -> None:
     found = diagnose(
         folder / "drafter", target=folder / "target", engine=case["engine"], launch=case["launch"]
     )
-    assert not found.findings and found.verdict is Verdict.HEALTHY
+    assert not found.findings and found.verdict is Verdict.NO_FAULT_FOUND
 
 
 def test_rope_base_of_the_target_is_a_note(tmp_path: Path) -> None:
     case = without_log(load("ok-specforge-llama-0.5.9"))
     del case["drafter"]["config"]["rope_theta"]
     diagnosis = run(case, tmp_path)
-    assert diagnosis.verdict is Verdict.HEALTHY
+    assert diagnosis.verdict is Verdict.NO_FAULT_FOUND
     assert [(one.fault, one.severity) for one in diagnosis.findings] == [("layer.rope", "note")]
 
 

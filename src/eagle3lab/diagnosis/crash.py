@@ -118,7 +118,7 @@ def crash_of(death: Death, known: Known) -> Crash:
     crash = next((one for one in judged if one.explains), judged[-1] if judged else _silent(death))
     crash = replace(
         crash, error=crash.error or death.error, rank=death.worker, line=death.line, served=death.served,
-        seen=(*crash.seen, *_when(death)),
+        seen=(*crash.seen, *_raised_again(crash, death), *_when(death)),
     )  # fmt: skip
     if not (death.served and known.useful):
         return crash
@@ -130,6 +130,12 @@ def crash_of(death: Death, known: Known) -> Crash:
         crash, explains=left, sure=crash.sure if left and crash.sure else 0.0, seen=(*crash.seen, said),
         meaning=crash.meaning if left else "something that did not stop it for a while", fix=Crash("", "", 0).fix,
     )  # fmt: skip
+
+
+def _raised_again(crash: Crash, death: Death) -> list[str]:
+    """What a chain ended in, where its cause is an exception before."""
+    last = str(death.error).partition("\n")[0]
+    return [f"it was raised again as {last}"] if crash.error and last and last not in crash.error else []
 
 
 def _silent(death: Death) -> Crash:

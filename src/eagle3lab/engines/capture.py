@@ -35,6 +35,9 @@ Verdict = Literal[
 ]
 
 TOP_LEVEL = "eagle_aux_hidden_state_layer_ids"
+TRAINERS = ("target_layer_ids", "aux_layer_ids", "aux_hidden_state_layers", "eagle_layer_ids")
+"""Keys of trainers' own (DeepSpec's `modeling/eagle3/common.py`, NeMo Automodel), which no engine reads; they name
+outputs of layers."""
 NESTED = f"eagle_config.{TOP_LEVEL}"
 #: What every trainer takes where it is not told otherwise: the inputs of these layers of n.
 USUAL = ("2", "n//2", "n-3")
@@ -298,7 +301,7 @@ class _Planner:
         self.hook = self.chain[-1][1] if self.chain else None
         wiring = facts.wiring
         self.places = tuple(one.key for one in wiring.ids) if wiring is not None else ()
-        stated = {key: ids for key in (NESTED, TOP_LEVEL) if (ids := _ids(drafter.raw, key))}
+        stated = {key: ids for key in (NESTED, TOP_LEVEL, *TRAINERS) if (ids := _ids(drafter.raw, key))}
         place = next((key for key in self.places if key in stated), next(iter(stated), ""))
         self.stated, self.place, self.ids = stated, place, stated.get(place)
         self.read = place in self.places and (self.hook is None or self.hook.takes_ids)
@@ -415,7 +418,7 @@ class _Planner:
             self.unknown.append(
                 f"if the target has {layers} layers, {list(ids)} are its defaults as inputs of layers"
             )
-        return outputs, "output of layer", False, f"ids in eagle_config ({NESTED}) name outputs of layers"
+        return outputs, "output of layer", False, f"ids under {self.place} name outputs of layers"
 
     def _verdict(self, points: Points | None, trained: Points | None) -> Verdict:
         if self.layers is None and self.ids and not self.read and self.places:

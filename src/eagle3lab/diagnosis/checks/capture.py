@@ -12,7 +12,6 @@ from eagle3lab.diagnosis.inputs import (
     Config,
     Engine,
     Head,
-    RawConfig,
     ServerArguments,
     Sglang,
     Started,
@@ -274,7 +273,8 @@ def ids_ignored(plan: Captured, config: Config, target: Target, engine: Engine) 
     """Layer ids stand where this release does not read them.
 
     Seen: The ids stand at the top level of config.json, or the release reads none, and they differ from its default.
-    Why: speculators and vLLM keep them at the top level, SGLang in `eagle_config`.
+    Why: speculators and vLLM keep them at the top level, SGLang in `eagle_config`; DeepSpec and NeMo Automodel under
+        names of their own.
     Effect: The release captures [2, n//2, n−3] instead; how much that costs grows with the distance.
     Repair: Put the ids into `eagle_config` as outputs of layers (input-of-layer ids minus one).
     Sources: SGLang 0.5.9 `model_runner.py:353-368`; 0.5.23 `spec_aux_hidden_state.py:185-196`.
@@ -537,52 +537,8 @@ def engine_defect(
         )
 
 
-# Keys under which trainers name the layers whose outputs fc fuses, and which no engine reads.
-_KEYS_OF_TRAINERS = ("target_layer_ids", "aux_layer_ids", "aux_hidden_state_layers", "eagle_layer_ids")
-
-
 @check(
     "E3L-C12",
-    "capture.ids-ignored",
-    impact=Impact.PARTIAL,
-    effect=_OTHER,
-)
-def ids_of_the_trainer(config: Config, raw: RawConfig, head: Head, engine: Engine) -> Iterator[Finding]:
-    """Layer ids stand under a trainer's own key, which no engine reads.
-
-    Seen: `target_layer_ids` or another key of a trainer lists layers, and neither `eagle_config` nor the top level has
-        `eagle_aux_hidden_state_layer_ids`.
-    Why: DeepSpec and NeMo Automodel keep the layers of the target under names of their own.
-    Effect: The engine takes its default layers, and builds fc for three of them.
-    Repair: Write the list into `eagle_config` for SGLang, each id plus one at the top level for vLLM.
-    Sources: DeepSpec `deepspec/modeling/eagle3/common.py`; SGLang `spec_aux_hidden_state.py`.
-    """
-    if not head.eagle3 or config.aux_hidden_state_layer_ids is not None:
-        return
-    key = next((one for one in _KEYS_OF_TRAINERS if _whole_numbers(raw.get(one))), None)
-    if key is None:
-        return
-    ids = list(raw[key])
-    inputs = [one + 1 for one in ids]
-    yield Finding(
-        f"The layer ids stand under {key}, which no engine reads",
-        (
-            seen(f"{key} is {ids}", _CONFIG),
-            seen("eagle_aux_hidden_state_layer_ids is stated nowhere", _CONFIG),
-        ),
-        f'Write "eagle_aux_hidden_state_layer_ids": {inputs} at the top level of config.json.'
-        if engine.kind == "vllm"
-        else f'Write "eagle_config": {{"eagle_aux_hidden_state_layer_ids": {ids}}} into config.json.',
-        confidence=0.9,
-    )
-
-
-def _whole_numbers(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
-
-
-@check(
-    "E3L-C13",
     "capture.algorithm",
     after=("capture.algorithm", "flags.method"),
     effect="No auxiliary states are captured, and the drafter reads a state that it was not trained on.",

@@ -33,8 +33,12 @@ def test_a_drafter_opens_or_is_refused(tmp_path: Path, name: str) -> None:
             open_checkpoint(tmp_path / "drafter")
         return
     checkpoint = open_checkpoint(tmp_path / "drafter")
-    config = checkpoint.config
     raw = case["drafter"]["config"]
+    if "text_config" in raw and "hidden_size" not in raw:  # a whole target, given as its own drafter
+        with pytest.raises(InputError, match="does not state hidden_size"):
+            _ = checkpoint.config
+        return
+    config = checkpoint.config
     layer = raw.get("transformer_layer_config", raw)
     assert config.hidden_size == layer["hidden_size"]
     assert config.dialect == ("speculators" if "transformer_layer_config" in raw else config.dialect)

@@ -99,8 +99,20 @@ def test_the_installed_release_comes_from_the_atlas(tmp_path: Path, monkeypatch:
 def test_a_changed_installed_release_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, linked_copy(tmp_path, "0.5.23"))
     change(tmp_path / "sglang" / "srt" / LOADER, '"midlayer": "layers.0"', '"decoder": "layers.0"')
+    with pytest.raises(InputError, match=r"none of \d known variants .* \(models/llama_eagle3.py:\d+\)"):
+        resolve_engine("installed")
+
+
+def test_a_change_that_loads_alike_is_read_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, linked_copy(tmp_path, "0.5.23"))
+    change(
+        tmp_path / "sglang" / "srt" / LOADER,
+        "class LlamaForCausalLMEagle3",
+        "\n\nclass LlamaForCausalLMEagle3",
+    )
     engine = resolve_engine("installed")
-    assert engine.names.renames[0].old == "decoder"
+    known = resolve_engine("sglang==0.5.23").names.renames
+    assert [(one.old, one.new) for one in engine.names.renames] == [(one.old, one.new) for one in known]
     assert "was changed (sglang/srt/models/llama_eagle3.py)" in engine.notes[0]
 
 

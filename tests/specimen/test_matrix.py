@@ -115,7 +115,7 @@ def test_a_cell_is_measured_once_for_its_inputs(tmp_path: Path, monkeypatch: pyt
     assert [one.outcome for one in cells] == ["measured", "measured"]
     assert cells[0].accept_length > cells[1].accept_length
     assert cells[0].same_answers and cells[1].same_answers
-    assert cells[0].diagnosis.verdict == "healthy"
+    assert cells[0].diagnosis.verdict == "no-fault-found"
     assert cells[1].diagnosis.first == "vocab.zero"
     assert cells[1].diagnosis.named
     assert running.run(todo, path, again, prompts=3, tokens=16) == cells

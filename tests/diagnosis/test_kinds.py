@@ -112,7 +112,8 @@ def test_the_activation_of_another_trainer(tmp_path: Path) -> None:
 
 def test_layers_under_a_trainers_key(tmp_path: Path) -> None:
     case = written(tmp_path, target_layer_ids=[1, 15, 28], eagle_config={})
-    assert "capture.ids-ignored" in faults(diagnose(case / "drafter", engine="sglang==0.5.9"))
+    found = diagnose(case / "drafter", target=case / "target", engine="sglang==0.5.9")
+    assert "capture.ids-ignored" in faults(found)
 
 
 def test_one_folder_for_target_and_drafter_is_its_own_prediction_layer(tmp_path: Path) -> None:

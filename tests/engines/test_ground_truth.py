@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from eagle3lab.checkpoint import open_checkpoint
+from eagle3lab.diagnosis import diagnose
 from eagle3lab.engines.atlas.resolve import resolve_engine
 from eagle3lab.engines.ground_truth import (
     EngineProcessError,
@@ -49,6 +50,11 @@ def test_folders_with_real_values(tmp_path: Path, spec: str) -> None:
         if "Eagle3DeepseekV2ForCausalLM" in architectures and spec == "sglang==0.5.9":
             continue  # its transformers knows no kimi_k2
         both = simulated_beside_real(checkpoint, engine)
+        error = both.real.construction_error
+        if error is not None and error.type == "StrictDataclassFieldValidationError":
+            # The type of a config field is transformers' matter; the diagnosis knows it, the simulated load does not.
+            assert "head-kind.config-value" in {one.fault for one in diagnose(drafter, engine=spec).findings}
+            continue
         assert both.differences == (), file.stem
         assert both.real.to_dict().keys() == both.simulated.to_dict().keys()
         compared += 1

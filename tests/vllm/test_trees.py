@@ -85,7 +85,7 @@ def test_who_else_is_given_a_vllm(tmp_path: Path) -> None:
     copy = small_copy(tmp_path, "0.32.0")
     resolved = inputs(engine=str(copy)).get("Resolved")
     assert str(resolved.engine) == "vllm==0.32.0" and resolved.facts is None
-    assert "knows the load and some rules" in resolved.note
+    assert "diagnosis knows the load" in resolved.note and "some rules" in resolved.note
     with pytest.raises(InputError, match="cannot be started"):
         find_engine("vllm==0.32.0")
 

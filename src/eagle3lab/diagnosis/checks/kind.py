@@ -259,6 +259,11 @@ _TYPED = {
     "max_position_embeddings": int,
     "hidden_act": str,
 }
+# Fields of DeepSeek's config class, which MLA heads are read with.
+_TYPED_MLA = dict.fromkeys(
+    ("n_routed_experts", "n_shared_experts", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"), int
+)
+_MLA = ("kimi_k2", "deepseek_v3")
 
 
 def _wrong_types(config: Config, engine: Engine | None) -> Iterator[Finding]:
@@ -266,7 +271,8 @@ def _wrong_types(config: Config, engine: Engine | None) -> Iterator[Finding]:
     rule = "checks the types of config fields"
     if engine is None or not engine.holds(rule) or config.dialect == "speculators":
         return
-    for field, kind in _TYPED.items():
+    fields = _TYPED | (_TYPED_MLA if config.raw.get("model_type") in _MLA else {})
+    for field, kind in fields.items():
         value = config.raw.get(field, ABSENT)
         if value is ABSENT or type(value) in ((int, float) if kind is float else (kind,)):
             continue

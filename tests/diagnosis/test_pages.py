@@ -54,7 +54,7 @@ def test_codes_are_stable() -> None:
         "N": 8,
         "V": 8,
         "H": 7,
-        "C": 13,
+        "C": 12,
         "L": 12,
         "G": 7,
         "R": 6,

@@ -104,16 +104,12 @@ def _proofs(
     unknown: list[Unknown],
 ) -> tuple[tuple[Proof, ...], dict[str, str]]:
     """The variants of the EAGLE-3 and EAGLE-1 classes, the one with a Llama layer first, and why the rest has none."""
-    proved = (
-        "names",
-        "parameters",
-    )  # together: a class has the variant that its loader and its constructors have
     if main is None:
-        unknown += [Unknown(fact, "there is no class to read them from", "models/") for fact in proved]
-    if vocabulary is None:
         unknown += [
-            Unknown(fact, "nothing is proved without the padding", "models/") for fact in proved if main
+            Unknown(fact, "there is no class to read them from", "models/")
+            for fact in ("names", "parameters")
         ]
+    if vocabulary is None:
         return (), {}
     around = Surroundings("sglang", vocabulary, checked, tuple(_before(syntax)), digests=digests("sglang"))
     first: list[Proof] = []
@@ -131,11 +127,6 @@ def _proofs(
         except UnprovenError as error:
             if is_main:
                 unknown.append(Unknown(error.fact, error.reason, str(cls.source)))
-                unknown += [
-                    Unknown(fact, f"its {error.fact} are unproven", str(cls.source))
-                    for fact in proved
-                    if fact != error.fact
-                ]
             else:
                 unproven[one.name] = f"{error.reason} ({cls.source})"
     return (*first, *others), unproven
